@@ -4,8 +4,10 @@
 #
 #   make install PREFIX=/opt/resurgo          (or, when all is built: PREFIX=… scripts/install.sh install)
 #   make uninstall PREFIX=/opt/resurgo
+#   scripts/install.sh pages                  what the program writes for it, below build/share (make build does it)
 #
 # PREFIX   where (default: /usr/local)          DESTDIR  put before it, for packages
+# BUILD    what has been built (default: build)
 #
 # Everybody can read what is installed, whatever the umask is.
 set -eu
@@ -13,6 +15,7 @@ umask 022
 
 cd "$(dirname "$0")/.."
 top=${DESTDIR:-}${PREFIX:-/usr/local}
+build=${BUILD:-build}
 
 fail() {
     printf 'install: %s\n' "$*" >&2
@@ -22,32 +25,60 @@ fail() {
 # Every file: its mode, where it is, and where it goes below the prefix. The provider comes before the program that looks for it.
 files() {
     echo "755 build/lib/resurgo/libresurgo-fi.so lib/resurgo/libresurgo-fi.so"
+    echo "755 build/lib/resurgo/libresurgo-ft.so lib/resurgo/libresurgo-ft.so"
     echo "755 build/lib/resurgo/resurgo-sim lib/resurgo/resurgo-sim"
+    for file in crates/ft/include/*; do
+        echo "644 $file include/resurgo/${file##*/}"
+    done
+    for file in python/resurgo/*.py; do
+        echo "644 $file lib/resurgo/$file"
+    done
     echo "755 build/bin/resurgo bin/resurgo"
     echo "644 LICENSE share/doc/resurgo/LICENSE"
+    echo "644 docs/operations/resurgo-checkpoint-server.service share/resurgo/resurgo-checkpoint-server.service"
+    echo "644 packaging/grafana.json share/resurgo/grafana.json"
+    for file in examples/Makefile examples/README.md examples/*.c examples/*.f90 examples/*.py; do
+        echo "644 $file share/resurgo/$file"
+    done
     # What `resurgo bench` needs, in the places that it has here.
     for file in bench/figures/*.py bench/programs/*.c bench/programs/Makefile; do
         echo "644 $file share/resurgo/$file"
     done
-    for name in contenders kills machine paper pingpong plot report svg; do
+    for name in cluster contenders kills machine paper pingpong plot report svg; do
         echo "644 bench/$name.py share/resurgo/bench/$name.py"
     done
-    for name in check.h kernel.h bt.c cg.c ft.c heat.c hello.c lu.c; do
+    # What the program writes itself: man pages, and words for shells. Its list of commands names the pages.
+    for verb in $(sed -n 's/^  resurgo \([a-z-]*\).*/-\1/p' crates/cli/src/help.txt) ''; do
+        echo "644 build/share/man/man1/resurgo$verb.1 share/man/man1/resurgo$verb.1"
+    done
+    for file in bash-completion/completions/resurgo zsh/site-functions/_resurgo fish/vendor_completions.d/resurgo.fish; do
+        echo "644 build/share/$file share/$file"
+    done
+    for name in check.h kernel.h bt.c cg.c ft.c heat.c heat.py hello.c lu.c; do
         echo "644 tests/programs/$name share/resurgo/tests/programs/$name"
     done
 }
 
-# Below the prefix, those that hold nothing of others; what is in one comes before it.
+# Directories below the prefix that hold nothing of others; inner ones come first.
 directories='share/resurgo/bench/figures share/resurgo/bench/programs share/resurgo/bench share/resurgo/tests/programs
-share/resurgo/tests share/resurgo share/doc/resurgo lib/resurgo'
+share/resurgo/tests share/resurgo/examples share/resurgo share/doc/resurgo lib/resurgo/python/resurgo
+lib/resurgo/python lib/resurgo include/resurgo'
 
-# Another user may own what has the right mode already.
+# Has the program write what files() lists below build/share, if it is newer.
+pages() {
+    [ "$build/share/man/man1/resurgo.1" -nt "$build/bin/resurgo" ] || "$build/bin/resurgo" pages "$build/share"
+}
+
+# Another user may own a file that has the right mode already.
 mode() {
     [ "$(stat -c %a "$2")" = "$1" ] || chmod "$1" "$2"
 }
 
-# By a rename, and only what has changed: running jobs keep the file that they run.
+# Renames into place, and only changed files: running jobs keep the file that they run.
 put() {
+    case $2 in
+    build/*) set -- "$1" "$build/${2#build/}" "$3" ;;
+    esac
     new=$top/$3.new.$$
     mkdir -p "$top/${3%/*}" || return 1
     if cmp -s "$2" "$top/$3"; then
@@ -67,7 +98,7 @@ install_all() {
         done
     } || return 1
     for directory in $directories; do
-        # They may have been made before with another umask.
+        # Perhaps an earlier run made them with another umask.
         mode 755 "$top/$directory" || return 1
     done
     echo "installed: $top/bin/resurgo"
@@ -75,10 +106,12 @@ install_all() {
 
 uninstall_all() {
     [ -e "$top/bin/resurgo" ] || [ -e "$top/lib/resurgo/libresurgo-fi.so" ] || fail "nothing is installed in $top"
-    # First what people call: without the rest it would not work.
+    # First the command: without the other files it would not work.
     files | sort -k 3 | while read -r _ _ to; do
         rm -f "$top/$to" || exit 1
     done
+    # What Python has made of its package.
+    rm -rf "$top/lib/resurgo/python/resurgo/__pycache__"
     for directory in $directories; do
         if [ -d "$top/$directory" ]; then
             rmdir "$top/$directory" 2>/dev/null || echo "install: $top/$directory stays: something else is in it" >&2
@@ -94,9 +127,11 @@ case ${PREFIX:-/} in
 esac
 case ${1:-} in
 install)
-    [ -x build/bin/resurgo ] || fail "build/bin/resurgo is missing: make builds it"
+    [ -x "$build/bin/resurgo" ] || fail "$build/bin/resurgo is missing: make builds it"
+    pages || fail "$build/bin/resurgo does not run: make builds it"
     install_all || fail "cannot install into $top: as another user, or with another PREFIX (as in PREFIX=\$HOME/.local)?"
     ;;
 uninstall) uninstall_all ;;
-*) fail "write install or uninstall" ;;
+pages) pages ;;
+*) fail "write install, uninstall or pages" ;;
 esac

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh [toolchain|demo|all|slurm]
+#   scripts/setup.sh [toolchain|demo|all|slurm|s3]
 #
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
 # all            that, and what tests and benchmarks need (the default)
 # slurm          that, and Slurm, for tests/test_slurm.py
+# s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
+# wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
+# docs           what makes a site of the documentation (make docs)
 #
 # RESURGO_DEPS   where Python environments and sources go (default: .deps in the repository)
 # RESURGO_PYTHON the Python to make environments with (default: the first of python3, /usr/bin/python3 that can)
@@ -26,20 +29,21 @@ fail() {
     exit 1
 }
 
-with_slurm=
+with_slurm= with_s3=
 case $what in
-    toolchain | demo | all) ;;
+    toolchain | demo | all | wheel | docs) ;;
     slurm) what=all with_slurm=yes ;;
-    *) fail "there is no \"$what\": write toolchain, demo, all or slurm" ;;
+    s3) what=all with_s3=yes ;;
+    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, wheel or docs" ;;
 esac
 
-# Rust first: it is what only the user can bring. One sentence says what to do.
+# Rust first: only the user can bring it. One sentence says what to do.
 check_rust() {
     needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$repository/Cargo.toml")
     needs="Resurgo is built with Rust $needed or later"
     bring="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
     ! command -v rustup >/dev/null 2>&1 || bring="rustup update stable && rustup default stable"
-    # rustup has brought it, and an older one comes first.
+    # rustup has installed it, but an older one comes first in the path.
     own=${HOME:-}/.cargo/bin/cargo
     ! is_new "$own" || bring="export PATH=\$HOME/.cargo/bin:\$PATH"
     command -v cargo >/dev/null 2>&1 || fail "Rust is missing: $needs; this brings it: $bring"
@@ -53,9 +57,9 @@ is_new() { # CARGO is at least of the version needed
     minor=${minor%%.*}
     [ "${version%%.*}" -gt "${needed%%.*}" ] || { [ "${version%%.*}" -eq "${needed%%.*}" ] && [ "$minor" -ge "${needed#*.}" ]; }
 }
-check_rust
+[ "$what" = docs ] || check_rust
 
-# A Python that can make environments with pip in them; for the tests, one that has their packages.
+# A Python that can make environments with pip in them; for the tests, one that their packages support.
 oldest=11
 [ "$what" = all ] || oldest=8
 find_python() {
@@ -84,13 +88,14 @@ have_fortran_mpi() { ls /usr/lib/*/libmpichfort.so /usr/include/*/mpich/mpi_f08.
 
 find_missing() {
     missing=
-    have_compiler >/dev/null 2>&1 || missing="gcc libc6-dev"
+    [ "$what" = docs ] || have_compiler >/dev/null 2>&1 || missing="gcc libc6-dev"
     need make command -v make
     if [ "$what" = all ]; then
         need gfortran command -v gfortran
         need libmpich-dev have_fortran_mpi # Fortran modules, and binaries that want libmpich.so.12
         if [ "$(id -u)" -eq 0 ]; then # nodes with networks of their own, and ssh between them
             need iproute2 command -v ip
+            need nftables command -v nft # firewalls of these nodes
             need openssh-server test -x /usr/sbin/sshd
         fi
         if [ -n "$with_slurm" ]; then
@@ -109,7 +114,7 @@ find_missing() {
 
 install_packages() {
     say "installing packages: $missing"
-    # Some of what comes along might start daemons; this keeps Debian from doing so.
+    # Some of the packages might start daemons; this keeps Debian from doing so.
     policy=/usr/sbin/policy-rc.d
     made_policy=
     if [ ! -e $policy ]; then
@@ -165,10 +170,37 @@ fill() { # PIP OPTIONS: makes the environment if need be, and installs into it
 }
 
 if [ "$what" = demo ]; then
-    # Of the tests' environment the MPI library alone, which the rest can be added to.
+    # From the tests' environment only the MPI library; the rest can be added to it later.
     venv=$deps/mpich
     { "$venv/bin/python" -c pass && [ -x "$venv/bin/mpicc" ] && [ -x "$venv/bin/mpiexec" ]; } >/dev/null 2>&1 ||
         fill "$(grep '^mpich==' "$repository/scripts/requirements-mpich.txt")"
+    say "ready: $deps"
+    exit
+fi
+
+# tool NAME VERSION [CARGO OPTIONS]: a program of that name, built by cargo into a directory of its own.
+tool() {
+    name=$1
+    version=$2
+    shift 2
+    [ "$(cat "$deps/tools/$name.version" 2>/dev/null)" = "$version" ] && return
+    say "building $name $version"
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR="$deps/tools/target" \
+        cargo install --quiet --locked --force --root "$deps/tools" "$@" --version "$version" "$name" &&
+        [ -x "$deps/tools/bin/$name" ] || fail "cargo could not build $name $version"
+    rm -rf "$deps/tools/target"
+    echo "$version" >"$deps/tools/$name.version"
+}
+
+if [ "$what" = docs ]; then
+    environment docs
+    exit
+fi
+if [ "$what" = wheel ]; then
+    environment wheel
+    tool cargo-about 0.9.3 --features cli
+    tool cargo-auditable 0.7.7
+    tool cargo-cyclonedx 0.5.9
     say "ready: $deps"
     exit
 fi
@@ -187,6 +219,8 @@ if [ ! -f "$sources/test/main.py" ]; then
     tar -xzf "$part"/mpi4py-*.tar.gz -C "$part"
     mv "$part"/mpi4py-*/ "$sources"
 fi
+
+[ -z "$with_s3" ] || tool s3s-fs 0.14.1 --features binary
 
 # Programs built against Debian's MPICH, Fortran ones among them, ask for libmpich.so.12; here the wheel's library has
 # that name, so that they can be run by plain mpiexec, too.

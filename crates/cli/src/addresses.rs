@@ -11,24 +11,24 @@ use resurgo_wire::places;
 
 use crate::check::Refusal;
 
-/// What a small MPI program takes beside the node memory, about (MPICH 5.0.2: 130 MiB).
+/// About what a small MPI program takes beside the node memory (MPICH 5.0.2: 130 MiB).
 const PROGRAM: u64 = 256 << 20;
 /// A small number of ranks that a job may spawn even where addresses are few.
 const FEW: usize = 8;
-/// Log memory of a rank, at least and at most, when the user has not said how much.
+/// Log memory of a rank, at least and at most, if the user does not give an amount.
 const LOG_MEMORY: Range<usize> = 1 << 20..8 << 30;
 
-/// Where the node memory has room in the ranks. They get their limits from this process, and so does the kernel place their memory as
-/// it does here.
+/// Where the node memory has room in the ranks. Ranks get their limits from this process, so the kernel places their
+/// memory as it does here.
 pub fn room() -> Range<usize> {
-    // More than libc ever takes from what it has: each is a mapping of its own. Neither is touched.
+    // More than libc ever takes from its heap: each is a mapping of its own. Neither is touched.
     const BYTES: usize = 64 << 20;
     let [mut first, mut second] = [const { Vec::<u8>::new() }; 2];
     if [&mut first, &mut second]
         .into_iter()
         .any(|memory| memory.try_reserve_exact(BYTES).is_err())
     {
-        // Of no use to any program. As with ordinary limits; what is too small is refused elsewhere.
+        // No program could run with so little. Answer as with ordinary limits; another check refuses what is too small.
         return places::room_for_node_memory(usize::MAX, 0);
     }
     let address = |memory: &Vec<u8>| std::hint::black_box(memory.as_ptr()) as usize;
@@ -41,12 +41,13 @@ fn soft_limit(resource: Resource, what: &str) -> Result<u64, Refusal> {
         .map_err(|error| Refusal::new(2, format!("cannot read the limit of {what}: {error}")))
 }
 
-/// What decides where the kernel places memory: the limit of the stack, and whether the legacy layout is asked for.
+/// What decides where the kernel places memory: the limit of the stack, and whether the user asks for the legacy
+/// layout.
 pub fn decided_by() -> Result<(u64, bool), Refusal> {
     Ok((soft_limit(Resource::RLIMIT_STACK, "the stack")?, has_legacy_layout()))
 }
 
-/// A job goes on with the limit of the stack and the layout that it was started with: this process, and so the ranks, get them.
+/// Gives this process, and so the ranks, the stack limit and the layout that the job was started with.
 pub fn as_before(job: &Job) -> Result<(), Refusal> {
     let (stack, legacy) = decided_by()?;
     let refused = |error: nix::Error, what: &str| Refusal::new(1, format!("{what}: {error}"));
@@ -82,22 +83,22 @@ pub fn as_before(job: &Job) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the node memory may take of what the user's limits leave to each process: half, but not what a small program needs. It is a
-/// file, and is mapped.
+/// How much the node memory may take of what the user's limits leave to each process: half, but nothing that a small
+/// program needs. The node memory is a file, and is mapped.
 fn share_of_limits() -> Result<usize, Refusal> {
     let files = soft_limit(Resource::RLIMIT_FSIZE, "file sizes")?;
     let addresses = soft_limit(Resource::RLIMIT_AS, "virtual memory")?;
     Ok((files / 2).min(addresses / 2).min(addresses.saturating_sub(PROGRAM)) as usize)
 }
 
-/// Room in `room` for ranks that may be spawned: no limit of the user's is to be met because of them.
+/// Makes room in `room` for ranks that may be spawned, but stays below every limit of the user.
 pub fn with_spare_room(layout: Layout, room: &Range<usize>) -> Result<Layout, Refusal> {
     Ok(layout.with_room(room.len().min(share_of_limits()?)))
 }
 
-/// Most segments of log of a rank in `layout`, when the user does not say how many. All ranks together get half of the
-/// available memory, at most 8 GiB each. A log must also fit into the rank's share of the user's limits, with room for
-/// ranks that may be spawned; or it has [`FEW`].
+/// The most segments of log of a rank in `layout`, if the user does not give a number. All ranks together get half of
+/// the available memory, at most 8 GiB each. A log must also fit into the rank's share of the user's limits. There it
+/// leaves room for the ranks that may be spawned, or for [`FEW`] of them.
 pub fn default_log_segments(layout: Layout, may_spawn: bool) -> Result<usize, Refusal> {
     let available = resurgo_runtime::memory::available().unwrap_or(1 << 30) as usize;
     let memory = available / 2 / layout.size;
@@ -109,7 +110,7 @@ pub fn default_log_segments(layout: Layout, may_spawn: bool) -> Result<usize, Re
     Ok(log_segments(roomy, memory, share_of_limits()?))
 }
 
-/// `memory`: for the log of each rank; `most`: of addresses, for the node memory.
+/// `memory`: bytes for the log of each rank; `most`: bytes of addresses for the node memory.
 fn log_segments(layout: Layout, memory: usize, most: usize) -> usize {
     let wanted = memory.clamp(LOG_MEMORY.start, LOG_MEMORY.end) / SEGMENT;
     let total = Layout {
@@ -117,14 +118,14 @@ fn log_segments(layout: Layout, memory: usize, most: usize) -> usize {
         ..layout
     }
     .total();
-    // An arena is made of blocks.
+    // An arena consists of blocks.
     let blocks_too_many = total.saturating_sub(most).div_ceil(layout.size * LARGE_PAGE);
     wanted
         .saturating_sub(blocks_too_many * BLOCK)
         .max(LOG_MEMORY.start / SEGMENT)
 }
 
-/// Checks that a new job's node memory has its place.
+/// Checks that there is room for a new job's node memory.
 pub fn check(layout: &Layout, room: &Range<usize>) -> Result<(), Refusal> {
     if layout.total() > room.len() {
         return Err(Refusal::new(
@@ -139,8 +140,8 @@ pub fn check(layout: &Layout, room: &Range<usize>) -> Result<(), Refusal> {
     check_limits(layout, ", start fewer ranks, or lower --log-memory")
 }
 
-/// Checks what the node memory needs: its pages come into being one by one, but its size counts at once. `or_else`: what the user may do
-/// but raise a limit.
+/// Checks what the node memory needs: its pages come into being one by one, but its whole size counts at once.
+/// `or_else`: what the user can do besides raising a limit.
 pub fn check_limits(layout: &Layout, or_else: &str) -> Result<(), Refusal> {
     let bytes = layout.total() as u64;
     let size = readable_size(bytes);

@@ -7,11 +7,11 @@ use std::process::Command;
 
 use crate::near::nearest;
 
-/// Below the directory that holds `bin`, in an installation and in a built source tree.
+/// Below the directory that contains `bin`, in an installation and in a built source tree.
 const SCRIPT: &str = "share/resurgo/bench/paper.py";
 const PYTHON: &str = "python3";
 
-/// `resurgo bench [paper FIGURE...]`; does not come back when it can begin.
+/// `resurgo bench [paper FIGURE...]`; returns only when it cannot begin.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     let figures = match arguments.split_first() {
         None => &[],

@@ -1,4 +1,4 @@
-//! What has to be right before anything is started: the program's file, its directory, the limits.
+//! Checks before anything is started: the program's file, its directory, the limits.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,9 +8,9 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 use resurgo_protocol::Protocol;
-use resurgo_runtime::own_directory::may_hold;
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
 use resurgo_runtime::{FILES_PER_RANK, OWN_FILES};
+use resurgo_store::own_directory::may_hold;
 
 /// Exit status of a wrong command line or a job that cannot be started.
 pub const USAGE: u8 = 2;
@@ -31,7 +31,7 @@ impl Refusal {
     }
 }
 
-/// Image files can be below `directory`, as far as can be said before it is made.
+/// Checks that image files can be below `directory`, as far as that is known before it is made.
 pub fn image_directory(directory: &Path) -> Result<(), Refusal> {
     match std::fs::metadata(directory) {
         Ok(metadata) if !metadata.is_dir() => Err(Refusal::new(
@@ -90,7 +90,7 @@ fn why_not(file: &Path) -> Option<Refusal> {
     }
 }
 
-/// The working directory must be there.
+/// Checks that the working directory exists.
 pub fn directory(directory: &Path) -> Result<PathBuf, Refusal> {
     let refused = |why: &str| Refusal::new(2, format!("working directory {}: {why}", directory.display()));
     match std::fs::canonicalize(directory) {
@@ -100,7 +100,7 @@ pub fn directory(directory: &Path) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Checks the limit of open files, and returns it (soft, hard) as the ranks are to have it.
+/// Checks the limit of open files, and returns the limit (soft, hard) that the ranks will have.
 pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)
         .map_err(|error| Refusal::new(2, format!("cannot read the limit of open files: {error}")))?;
@@ -116,8 +116,8 @@ pub fn open_files(size: usize) -> Result<(u64, u64), Refusal> {
     Ok((soft, hard))
 }
 
-/// Whether ranks have the same addresses in every life. A rank that recovers alone needs that: others know its addresses from messages,
-/// and what it sends again is compared.
+/// Whether ranks have the same addresses in every life. A rank that recovers alone needs that: other ranks know its
+/// addresses from messages, and its repeated messages are compared.
 pub fn fixed_addresses(protocol: Protocol) -> Result<bool, Refusal> {
     if protocol == Protocol::None || addresses_can_be_fixed() {
         return Ok(protocol != Protocol::None);
@@ -136,10 +136,10 @@ pub fn fixed_addresses(protocol: Protocol) -> Result<bool, Refusal> {
     ))
 }
 
-/// What MPICH 5.0.2 has in /dev/shm for each rank, in bytes.
+/// Bytes that MPICH 5.0.2 has in /dev/shm for each rank.
 const SHARED_MEMORY_OF_RANK: u64 = 1_061_440;
 
-/// What to tell the user if that is more than there is: the kernel would end ranks by SIGBUS.
+/// What to tell the user if that is more than is free: the kernel would end ranks by SIGBUS.
 pub fn shared_memory(size: usize) -> Option<String> {
     let about = statvfs("/dev/shm").ok()?;
     let (free, needed) = (

@@ -1,6 +1,6 @@
-//! The clock that counts since the machine's start (CLOCK_MONOTONIC). A job that goes on after a restart of the machine
-//! has one of its own, which does not go backwards. Programs wait until moments of it (Python's `time.sleep`, C++'s
-//! `wait_for`).
+//! The clock that counts since the machine's start (CLOCK_MONOTONIC). A job that goes on after the machine has
+//! restarted gets a clock of its own, which does not go backwards. Programs wait until moments of it (Python's
+//! `time.sleep`, C++'s `wait_for`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,11 +14,11 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{getgid, getuid};
 use resurgo_runtime::units::readable_duration;
 
-/// Set in the program when it starts itself again for this: it does not try twice.
+/// The program sets this when it starts itself again for the clock, so that it does not try twice.
 pub const TRIED: &str = "RESURGO_OWN_CLOCK";
 
-/// Makes the clock of this program, and of all that it starts, at least `least`: in a time namespace, in which it begins anew. Returns
-/// what the user has to know where that cannot be.
+/// Makes the clock of this program, and of all that it starts, at least `least`. It starts the program again in a time
+/// namespace for that. Returns what the user has to know if it cannot.
 pub fn never_backwards(least: Duration) -> Option<String> {
     let behind = least.checked_sub(now()).filter(|behind| !behind.is_zero())?;
     let reason = match std::env::var_os(TRIED) {
@@ -36,7 +36,7 @@ fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Starts this program again in a time namespace whose clocks are so much ahead. Returns only if that fails.
+/// Starts this program again in a time namespace whose clocks are ahead by `behind`. Returns only if that fails.
 fn begin_anew(behind: Duration) -> io::Result<()> {
     enter(behind)?;
     let mut words = std::env::args_os();
@@ -49,7 +49,7 @@ fn begin_anew(behind: Duration) -> io::Result<()> {
 fn enter(behind: Duration) -> io::Result<()> {
     let time = CloneFlags::from_bits_retain(nix::libc::CLONE_NEWTIME);
     if unshare(time).is_err() {
-        // Without rights: in a user namespace, where this program has them.
+        // Without rights, this goes into a user namespace, where this program has them.
         let (user, group) = (getuid(), getgid());
         unshare(time | CloneFlags::CLONE_NEWUSER)?;
         fs::write("/proc/self/setgroups", "deny")?;

@@ -10,39 +10,59 @@ mod script;
 mod search;
 pub mod shim;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::check;
 use crate::environment::{self, Variables};
 use elf::Elf;
+pub use elf::build_id;
 use modules::Modules;
 use script::Runner;
 use search::Search;
 
-/// Whose MPI library it is.
+/// The maker of an MPI library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     Mpich,
     Intel,
 }
 
-/// What was found out about a program.
+impl Maker {
+    pub fn name(self) -> &'static str {
+        match self {
+            Maker::Mpich => "MPICH with libfabric",
+            Maker::Intel => "Intel MPI",
+        }
+    }
+}
+
+/// An MPI library of this machine.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Installed {
+    pub file: PathBuf,
+    /// In words.
+    pub whose: &'static str,
+    pub is_usable: bool,
+}
+
+/// What the diagnosis found out about a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// How the program was followed, in words.
+    /// How the diagnosis followed the program, in words.
     pub steps: Vec<String>,
-    /// The MPI library; absent when the program decides that itself when it runs.
+    /// The MPI library; none if the program decides on one only when it runs.
     pub library: Option<(Maker, PathBuf)>,
-    /// Directories to be put in front of `LD_LIBRARY_PATH`.
+    /// Directories to put in front of `LD_LIBRARY_PATH`.
     pub library_path: Vec<OsString>,
     /// Something the user should know.
     pub note: Option<String>,
-    /// It has no MPI and does not start what might: it is only run.
+    /// It has no MPI and starts nothing that might have: it is only run.
     pub is_plain: bool,
 }
 
-const INSTALL: &str = "pip install mpich, in an active virtual environment, gives one";
+pub const INSTALL: &str = "pip install mpich, in an active virtual environment, gives one";
 
 /// A library that claims to be MPI.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,7 +92,7 @@ fn identify(library: &Path) -> Found {
     }
 }
 
-/// Names under which programs ask for an MPI library that can be served.
+/// Names of MPI libraries that can be served, as programs ask for them.
 fn is_mpi(name: &str) -> bool {
     ["libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.0", "libmpi_abi.so.1"].contains(&name)
 }
@@ -148,14 +168,15 @@ pub fn diagnose(
     Err(format!("{shown} is a script of a script of a script"))
 }
 
-/// The libraries that the loader finds for an ELF program; none of anything else.
+/// The libraries that the loader finds for an ELF program; none for anything else.
 pub fn libraries(program: &Path, variables: &Variables) -> Vec<PathBuf> {
     let closure = elf::read(program).map(|headers| Search::of(variables).closure(&headers, &[]));
     let found = closure.into_iter().flatten();
     found.filter_map(|(_, file)| file).collect()
 }
 
-/// An ELF program, or a module of one with the RPATHs `inherited`, with its libraries. `None`: no MPI among them.
+/// Follows an ELF program, or a module of one with the RPATHs `inherited`, with its libraries. `None`: no MPI among
+/// them.
 fn follow(
     program: &Path,
     headers: &Elf,
@@ -172,7 +193,7 @@ fn follow(
         }
         return Ok(None);
     }
-    // One that must have Debian's name brings the others along: they must all come to one library.
+    // A library with Debian's name brings the others along: all must lead to one library.
     let name = wanted
         .iter()
         .map(|(name, _)| name.as_str())
@@ -187,7 +208,7 @@ fn follow(
         None => format!("{shown} asks for {name}, which the loader does not find"),
     });
     let diagnosis = provide(&shown.to_string(), name, natural.clone(), program, search, steps)?;
-    // What is put in front of LD_LIBRARY_PATH comes after an RPATH.
+    // The loader looks into an RPATH before the directories that are put in front of LD_LIBRARY_PATH.
     let after = search
         .with(&diagnosis.library_path)
         .closure(headers, inherited)
@@ -254,7 +275,7 @@ fn provide(
             let links = [
                 (name, file.clone()),
                 (real, file.clone()),
-                // The library finds its own needs relative to where it lies.
+                // The library finds what it needs itself relative to its own place.
                 ("mpich", directory.join("mpich")),
             ];
             shim::directory(&shim::cache(), &links)?
@@ -277,7 +298,7 @@ fn finish(maker: Maker, file: PathBuf, mut library_path: Vec<OsString>, search: 
     })
 }
 
-/// Intel's library opens libfabric by name when it runs; returns the directory that has to be added, if any.
+/// Intel's library opens libfabric by name when it runs. Returns the directory to add, if any.
 fn libfabric_for(library: &Path, search: &Search) -> Result<Option<OsString>, String> {
     const NAME: &str = "libfabric.so.1";
     let mut places: Vec<PathBuf> = Vec::new();
@@ -307,7 +328,7 @@ fn libfabric_for(library: &Path, search: &Search) -> Result<Option<OsString>, St
     ))
 }
 
-/// Python loads MPI when a module asks for it: mpi4py, and those of the program that are linked with MPI.
+/// Follows a Python program. Python loads MPI when a module asks for it: mpi4py, or a module that is linked with MPI.
 fn of_python(
     python: &Path,
     rpaths: &[PathBuf],
@@ -355,7 +376,7 @@ fn of_python(
     })
 }
 
-/// How far a program's modules are known.
+/// In words, how far a program's modules are known.
 fn modules_in_words(modules: &Modules) -> String {
     let read = match modules {
         Modules { is_known: false, .. } => "no script is named, as in resurgo doctor python script.py".to_string(),
@@ -368,6 +389,40 @@ fn modules_in_words(modules: &Modules) -> String {
         "{read}; modules that are loaded in other ways (importlib, ctypes, .pth files, imports of installed modules) are not \
          known: another MPI library that they bring is noticed in MPI_Init, and named"
     )
+}
+
+/// Files with a name of an MPI library, Open MPI's among them.
+fn libraries_in(places: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+    const NAMES: [&str; 5] = [
+        "libmpi.so.12",
+        "libmpi_abi.so.1",
+        "libmpi_abi.so.0",
+        "libmpich.so.12",
+        "libmpi.so.40",
+    ];
+    let all = places
+        .iter()
+        .flat_map(|place| NAMES.iter().map(|name| place.join(name)));
+    all.filter(|file| file.is_file())
+}
+
+/// The MPI libraries of this machine where programs with this environment find them, each once.
+pub fn installed(variables: &Variables) -> Vec<Installed> {
+    let search = Search::of(variables);
+    let mut places = search.library_path.clone();
+    places.extend(search.environments.iter().map(|environment| environment.join("lib")));
+    places.extend(search.system.iter().cloned());
+    let mut seen = HashSet::new();
+    let is_new = |file: &PathBuf| seen.insert(std::fs::canonicalize(file).unwrap_or(file.clone()));
+    let about = |file: PathBuf| {
+        let (whose, is_usable) = match identify(&file) {
+            Found::Usable(maker) => (maker.name(), true),
+            Found::WithoutFabric => ("an MPICH without libfabric", false),
+            Found::OpenMpi => ("Open MPI", false),
+        };
+        Installed { file, whose, is_usable }
+    };
+    libraries_in(&places).filter(is_new).map(about).collect()
 }
 
 /// The library that mpi4py finds.
@@ -384,18 +439,7 @@ fn library_of_python(python: &Path, variables: &Variables, search: &Search) -> R
     let named = check::variable(variables, "MPI4PY_LIBMPI")
         .map(PathBuf::from)
         .filter(|file| file.is_file());
-    let names = [
-        "libmpi.so.12",
-        "libmpi_abi.so.1",
-        "libmpi_abi.so.0",
-        "libmpich.so.12",
-        "libmpi.so.40",
-    ];
-    let found = places
-        .iter()
-        .flat_map(|place| names.iter().map(|name| place.join(name)))
-        .filter(|file| file.is_file());
-    for file in named.into_iter().chain(found) {
+    for file in named.into_iter().chain(libraries_in(&places)) {
         match identify(&file) {
             Found::Usable(maker) => {
                 let step = format!("{shown} is Python, whose modules will find {}", file.display());
@@ -416,7 +460,7 @@ fn library_of_python(python: &Path, variables: &Variables, search: &Search) -> R
     Err(format!("{shown} is Python, and {trouble}; {INSTALL}"))
 }
 
-/// A shell or the like: it is prepared for what may come.
+/// Prepares a shell or the like for any program that it may start.
 fn of_runner(file: &Path, search: &Search, mut steps: Vec<String>) -> Diagnosis {
     let name = file.display();
     steps.push(format!(
@@ -449,7 +493,7 @@ fn of_runner(file: &Path, search: &Search, mut steps: Vec<String>) -> Diagnosis 
 }
 
 impl Diagnosis {
-    /// Puts into `variables` what leads MPI to the provider.
+    /// Puts the variables that lead MPI to the provider into `variables`.
     pub fn prepare(&self, variables: &mut Variables, provider_path: &OsString) {
         if !self.library_path.is_empty() {
             environment::prepend_path(variables, "LD_LIBRARY_PATH", &self.library_path);
@@ -457,12 +501,13 @@ impl Diagnosis {
         environment::set(variables, "FI_PROVIDER_PATH", provider_path);
         // Without this, libfabric lists its own providers first and MPI takes the first that will do.
         environment::set(variables, "FI_PROVIDER", "resurgo");
-        // A program that decides by itself gets what either needs.
+        // A program that decides by itself gets what either library needs.
         let maker = self.library.as_ref().map(|(maker, _)| *maker);
         if maker != Some(Maker::Intel) {
             environment::set(variables, "MPIR_CVAR_CH4_NETMOD", "ofi");
-            // PMI says it too: every rank is a node of its own. But for ranks of other worlds MPICH 5 compares host names, which
-            // are all equal. Ranks with different views of the placement then wait for one another forever.
+            // PMI says it too: every rank is a node of its own. But for ranks of other worlds MPICH 5 compares host
+            // names, which are all equal. Ranks with different views of the placement then wait for one another
+            // forever.
             environment::set(variables, "MPIR_CVAR_NOLOCAL", "1");
         }
         if maker != Some(Maker::Mpich) {

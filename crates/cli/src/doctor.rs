@@ -4,13 +4,12 @@ mod hosts;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
 use crate::check;
-use crate::diagnosis::{self, Diagnosis, Maker};
+use crate::diagnosis::{self, Diagnosis};
 use crate::environment::Variables;
 use crate::program;
 use crate::suspend::shell_word;
@@ -20,7 +19,7 @@ struct Finding {
     program: PathBuf,
     diagnosis: Diagnosis,
     provider: OsString,
-    /// What the ranks' environment has besides the present one.
+    /// What the ranks' environment has beyond the present one.
     environment: Variables,
 }
 
@@ -51,8 +50,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
             (status, String::new())
         }
     };
-    // The reader may have gone.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    crate::say::print(&text);
     status
 }
 
@@ -72,8 +70,7 @@ fn run_on_hosts(options: Vec<OsString>, program: &[OsString], as_json: bool) -> 
     });
     match found {
         Ok((status, text)) => {
-            // The reader may have gone.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            crate::say::print(&text);
             status
         }
         Err((status, reason)) => {
@@ -127,7 +124,7 @@ fn as_text(found: &Finding, words: &[OsString]) -> String {
         let _ = writeln!(text, "             {step}");
     }
     let _ = match &found.diagnosis.library {
-        Some((maker, library)) => writeln!(text, "MPI library  {} ({})", library.display(), called(*maker)),
+        Some((maker, library)) => writeln!(text, "MPI library  {} ({})", library.display(), maker.name()),
         None => writeln!(text, "MPI library  decided when it runs"),
     };
     let _ = writeln!(text, "provider     {}", found.provider.display());
@@ -156,18 +153,11 @@ fn as_object(found: &Finding) -> Value {
         "program": found.program.to_string_lossy(),
         "steps": found.diagnosis.steps,
         "library": library.map(|(_, file)| file.to_string_lossy()),
-        "maker": library.map(|(maker, _)| called(*maker)),
+        "maker": library.map(|(maker, _)| maker.name()),
         "provider": found.provider.to_string_lossy(),
         "environment": variables,
-        // Not known where the program decides when it runs.
+        // Unknown if the program decides when it runs.
         "protected": found.diagnosis.note.is_none().then_some(true),
         "note": found.diagnosis.note,
     })
-}
-
-fn called(maker: Maker) -> &'static str {
-    match maker {
-        Maker::Mpich => "MPICH with libfabric",
-        Maker::Intel => "Intel MPI",
-    }
 }

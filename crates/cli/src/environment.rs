@@ -17,7 +17,7 @@ pub fn set(variables: &mut Variables, name: impl Into<OsString>, value: impl Int
     }
 }
 
-/// Sets `name` unless the user has.
+/// Sets `name` unless the user has set it.
 pub fn set_default(variables: &mut Variables, name: &str, value: impl Into<OsString>) {
     if !variables.iter().any(|(known, _)| known == name) {
         variables.push((name.into(), value.into()));
@@ -41,7 +41,7 @@ pub fn prepend_path(variables: &mut Variables, name: &str, directories: &[OsStri
     set(variables, name, value);
 }
 
-/// What a program's ranks get of the user's environment and options.
+/// The part of the user's environment and options that a program's ranks get.
 pub fn of_user(inherited: Variables, options: &Options, program: &ProgramOptions) -> Variables {
     let inherit = program.inherit.as_ref().unwrap_or(&options.environment.inherit);
     let mut variables: Variables = Vec::new();
@@ -81,7 +81,7 @@ fn is_leftover(name: &OsStr) -> bool {
         "OMPI_COMM_WORLD",
         "PRTE_",
         "PALS_",
-        // Of a rank that runs this launcher.
+        // Set in a rank that runs this launcher.
         "RESURGO_RANK",
     ]
     .iter()
@@ -98,7 +98,7 @@ mod tests {
 
     fn of(line: &str) -> Variables {
         let arguments = line.split_whitespace().map(OsString::from).collect();
-        let Ok(Request::Run(options)) = parse(arguments, |_| None) else {
+        let Ok(Request::Run(options)) = parse(arguments, &[], |_| None) else {
             panic!("{line}")
         };
         let inherited = [

@@ -3,14 +3,15 @@
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::unistd::gethostname;
 use resurgo_protocol::{Protocol, placement};
-use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher, Listeners};
+use resurgo_runtime::dispatcher::{Cluster, Host, Join, Launcher, Listeners, StoreHost};
 use resurgo_runtime::sys;
+use resurgo_store::{Described, Location};
 use resurgo_wire::control::Preemption;
 use resurgo_wire::handshake::Server;
 
@@ -19,7 +20,7 @@ use crate::join;
 use crate::options::hosts::{Slots, named};
 use crate::options::{Nodes, Options};
 
-/// The nodes of a job; none: there is one, this machine. Files are named from `here`.
+/// The nodes of a job. None: there is one, this machine. Relative file names start at `here`.
 pub fn cluster(
     options: &Options,
     here: &Path,
@@ -38,6 +39,7 @@ pub fn cluster(
         None if by_slurm => Launcher::Slurm,
         None => asked.launcher.unwrap_or(Launcher::Ssh),
     };
+    let named = or_this_machine(named, options);
     let (hosts, turns) = match asked.count {
         Some(_) if !named.is_empty() => {
             let option = &named[0].option;
@@ -48,15 +50,7 @@ pub fn cluster(
         Some(nodes) => of_this_machine(asked, nodes, options.size())?,
         None => of_hosts(asked, &named, by_slurm)?,
     };
-    let kept = hosts.len().saturating_sub(asked.spares) as u32;
-    if asked.spares > 0 && kept == 0 {
-        let (spares, nodes) = (asked.spares, hosts.len().max(1));
-        return Err(refused(format!(
-            "--spares {spares}: of {nodes} nodes one at least must be left for ranks; name more hosts, or \
-             write --nodes {}",
-            spares + 1
-        )));
-    }
+    let kept = without_spares(asked, hosts.len()).map_err(refused)?;
     let mut turns = turns;
     let slots_of = |node: &u32| {
         let turns = turns.iter().filter(|(of, _)| of == node);
@@ -67,7 +61,7 @@ pub fn cluster(
     let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
         return Ok(None);
     };
-    // Nobody else is started where nothing runs, unless it may have to do instead of another.
+    // Start no agent where no rank runs, unless that node may have to replace another.
     let is_used = |node: &u32| *node >= kept || asked.may_miss > 0 || of_rank.contains(node);
     let used: Vec<u32> = (0..hosts.len() as u32).filter(is_used).collect();
     let number = |node: &u32| used.iter().position(|used| used == node).unwrap_or(0) as u32;
@@ -79,9 +73,12 @@ pub fn cluster(
             launcher,
             slots: slots[*node as usize],
             spare: *node >= kept,
+            memories: 0,
+            rack: rack_of(&named, &hosts[*node as usize].0),
         }
     };
-    let hosts: Vec<Host> = used.iter().map(host).collect();
+    let mut hosts: Vec<Host> = used.iter().map(host).collect();
+    hosts.extend(memory_hosts(options, by_slurm)?);
     match &hosts[..] {
         [only] if only.launcher == Launcher::Fork => return Ok(None),
         _ => check(options)?,
@@ -101,14 +98,94 @@ pub fn cluster(
     }))
 }
 
-/// The nodes join by themselves.
+/// The first rack that a line names for this host.
+fn rack_of(named: &[Slots], host: &str) -> Option<String> {
+    let mut racks = named.iter().filter(|slots| slots.host == host);
+    racks.find_map(|slots| slots.rack.clone())
+}
+
+/// How many of these nodes have ranks at first.
+fn without_spares(asked: &Nodes, nodes: usize) -> Result<u32, String> {
+    let (spares, kept) = (asked.spares, nodes.saturating_sub(asked.spares));
+    if spares > 0 && kept == 0 {
+        return Err(format!(
+            "--spares {spares}: of {} nodes one at least must be left for ranks; name more hosts, or write --nodes {}",
+            nodes.max(1),
+            spares + 1
+        ));
+    }
+    Ok(kept as u32)
+}
+
+/// Where only channel memories are elsewhere, all ranks are here.
+fn or_this_machine(mut named: Vec<Slots>, options: &Options) -> Vec<Slots> {
+    if named.is_empty() && options.nodes.count.is_none() && !options.memories.hosts.is_empty() {
+        named.push(Slots {
+            host: "localhost".to_string(),
+            count: options.size() as u32,
+            rack: None,
+            option: "-hosts".to_string(),
+        });
+    }
+    named
+}
+
+/// Nodes that run channel memories.
+fn memory_hosts(options: &Options, by_slurm: bool) -> Result<Vec<Host>, Refusal> {
+    let host = |(name, count): &(String, u32)| {
+        let slots = Slots {
+            host: name.clone(),
+            count: 0,
+            rack: None,
+            option: "--channel-memory-hosts".to_string(),
+        };
+        Ok(Host {
+            name: name.clone(),
+            launcher: launcher_of(&options.nodes, &slots, by_slurm)?,
+            slots: 0,
+            spare: false,
+            memories: *count,
+            rack: None,
+        })
+    };
+    options.memories.hosts.iter().map(host).collect()
+}
+
+/// The hosts on which the job starts checkpoint servers for these places.
+pub fn of_stores(
+    options: &Options,
+    places: &[String],
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Vec<StoreHost>, Refusal> {
+    let by_slurm = variable("SLURM_JOB_ID").is_some();
+    let described = places.iter().filter_map(|place| Described::parse(place).ok());
+    let started = described.filter(|place| place.start.is_some());
+    let addresses = started.flat_map(|place| match place.location {
+        Location::Servers(addresses) => addresses,
+        _ => Vec::new(),
+    });
+    let host = |address: String| {
+        let slots = Slots {
+            host: StoreHost::parts(&address).0.to_string(),
+            count: 0,
+            rack: None,
+            option: "--store".to_string(),
+        };
+        let launcher = launcher_of(&options.nodes, &slots, by_slurm)?;
+        Ok(StoreHost { address, launcher })
+    };
+    addresses.map(host).collect()
+}
+
+/// The cluster of a job whose nodes join by themselves.
 fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Refusal> {
     let asked = &options.nodes;
     let refused = |text: String| Refusal::new(2, text);
     let with = named.first().map(|named| named.option.as_str());
     let with = with
         .or(asked.count.map(|_| "--nodes"))
-        .or((asked.may_miss > 0).then_some("--allow-missing"));
+        .or((asked.may_miss > 0).then_some("--allow-missing"))
+        .or((!options.memories.hosts.is_empty()).then_some("--channel-memory-hosts"));
     if let Some(option) = with.filter(|option| *option != "SLURM_JOB_NODELIST") {
         return Err(refused(format!(
             "-launcher join waits for whoever joins; leave {option} out"
@@ -141,16 +218,17 @@ fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Re
     })
 }
 
-/// How nodes hear that they are about to be taken away.
+/// How nodes hear that they will be taken away.
 fn preemption(asked: &Nodes, here: &Path) -> Preemption {
     let file = asked.preempt_file.as_ref();
     Preemption {
         signal: asked.preempt_signal.map(|signal| signal as i32),
         file: file.map(|file| here.join(file).into_os_string()),
+        url: asked.preempt_url.clone(),
     }
 }
 
-/// The token in the file, which is written when there is none: for the user alone.
+/// The token in the file. If there is no file, writes one that only the user can read.
 fn token_in(file: &Path) -> Result<String, String> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     match made {
@@ -169,26 +247,18 @@ fn new_token() -> std::io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Refuses what does not work on several nodes yet.
+/// Refuses what does not work on several nodes.
 fn check(options: &Options) -> Result<(), Refusal> {
-    if options.nodes.is_encrypted && (options.tolerate_node || options.protocol == Protocol::ChannelMemory) {
-        return Err(Refusal::new(
-            2,
-            "--encrypt: what ranks say to event loggers and channel memories cannot be encrypted; choose another protocol, or leave \
-             out --tolerate node"
-                .to_string(),
-        ));
-    }
     let has_files = options.images.directory.is_some();
     let given = [
-        (options.tolerate_node, "--tolerate node", "leave it out"),
         (
-            has_files && options.protocol != Protocol::Blocking,
-            "--checkpoint-dir with another protocol than blocking",
-            "add --protocol blocking",
+            has_files && !options.protocol.images_outlive_nodes(),
+            "--checkpoint-dir with pessimistic, causal or hierarchical",
+            "choose another protocol",
         ),
         (
-            options.log.spill_directory.is_some(),
+            // Channel memories have files of their own.
+            options.log.spill_directory.is_some() && options.protocol != Protocol::ChannelMemory,
             "--spill-dir",
             "ranks of other nodes cannot read what a node has written to it; raise --log-memory instead",
         ),
@@ -202,7 +272,7 @@ fn check(options: &Options) -> Result<(), Refusal> {
     })
 }
 
-/// The servers of the job. If it has ranks on other machines they listen on every address where nothing is said of it.
+/// The servers of the job. If it has ranks on other machines, they listen on every address unless the user gives one.
 pub fn servers(options: &Options, cluster: Option<&Cluster>) -> Result<Vec<Listeners>, Refusal> {
     let mut servers = options.servers();
     if cluster.is_none_or(Cluster::is_here) {
@@ -223,12 +293,12 @@ pub fn servers(options: &Options, cluster: Option<&Cluster>) -> Result<Vec<Liste
                 ),
             ));
         }
-        server.first = (Ipv4Addr::UNSPECIFIED, 0).into();
+        server.first = (Ipv6Addr::UNSPECIFIED, 0).into();
     }
     Ok(servers)
 }
 
-/// Hosts with what starts their agents, and (host, slots) turn by turn.
+/// Hosts with the launcher of their agents, and (host, slots) turn by turn.
 type Turns = (Vec<(String, Launcher)>, Vec<(u32, u32)>);
 
 fn of_this_machine(asked: &Nodes, nodes: usize, ranks: usize) -> Result<Turns, Refusal> {
@@ -248,19 +318,12 @@ fn of_hosts(asked: &Nodes, named: &[Slots], by_slurm: bool) -> Result<Turns, Ref
     let (mut hosts, mut turns): Turns = Default::default();
     let mut here = None;
     for slots in named {
-        // Each process of a job of Slurm is to be one of its steps.
-        let all_by_slurm = asked.launcher.map_or(by_slurm, |launcher| launcher == Launcher::Slurm);
         let is_here = is_this_machine(&slots.host);
         let node = match hosts.iter().position(|(name, _)| *name == slots.host) {
             Some(node) => node as u32,
             None if is_here && here.is_some() => here.unwrap_or(0),
             None => {
-                let launcher = match asked.launcher {
-                    _ if is_here && !all_by_slurm => Launcher::Fork,
-                    Some(Launcher::Fork) => return Err(not_this_machine(slots)),
-                    _ if all_by_slurm => Launcher::Slurm,
-                    _ => Launcher::Ssh,
-                };
+                let launcher = launcher_of(asked, slots, by_slurm)?;
                 hosts.push((slots.host.clone(), launcher));
                 hosts.len() as u32 - 1
             }
@@ -275,6 +338,18 @@ fn of_hosts(asked: &Nodes, named: &[Slots], by_slurm: bool) -> Result<Turns, Ref
         hosts[0].1 = Launcher::Fork;
     }
     Ok((hosts, turns))
+}
+
+/// What starts the agent of a host.
+fn launcher_of(asked: &Nodes, slots: &Slots, by_slurm: bool) -> Result<Launcher, Refusal> {
+    // In a job of Slurm, every process should be one of its steps.
+    let all_by_slurm = asked.launcher.map_or(by_slurm, |launcher| launcher == Launcher::Slurm);
+    Ok(match asked.launcher {
+        _ if is_this_machine(&slots.host) && !all_by_slurm => Launcher::Fork,
+        Some(Launcher::Fork) => return Err(not_this_machine(slots)),
+        _ if all_by_slurm => Launcher::Slurm,
+        _ => Launcher::Ssh,
+    })
 }
 
 fn not_this_machine(slots: &Slots) -> Refusal {
@@ -310,7 +385,7 @@ fn is_same(name: &str, own: &str) -> bool {
     !name.is_empty() && (name == own || (short(name) == short(own) && !(name.contains('.') && own.contains('.'))))
 }
 
-/// Sockets can be bound to addresses of this machine only.
+/// Whether an address is this machine's: only to such an address a socket can be bound.
 fn is_own(address: IpAddr) -> bool {
     !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
 }
@@ -320,14 +395,14 @@ mod tests {
     use super::*;
     use crate::options::{Request, parse};
 
-    /// As `name launcher ranks` of each node, separated by commas.
+    /// Each node as `name launcher ranks`, separated by commas.
     fn found(line: &str, slurm: &[(&str, &str)]) -> Result<String, String> {
         let variable = |name: &str| {
             let found = slurm.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         };
         let words = line.split_whitespace().map(OsString::from).collect();
-        let Request::Run(options) = parse(words, variable)? else {
+        let Request::Run(options) = parse(words, &[], variable)? else {
             return Err("no job".to_string());
         };
         let cluster = cluster(&options, Path::new("/"), variable).map_err(|refusal| refusal.text)?;

@@ -1,12 +1,11 @@
-//! `resurgo image show`: what an image file holds.
+//! `resurgo image show`: the content of an image file.
 
 use std::ffi::OsString;
-use std::io::Write;
 
 use resurgo_runtime::note;
 use resurgo_runtime::units::one_line;
 
-/// Verifies and describes image files; returns the exit status: 1 when one cannot be used.
+/// Verifies and describes image files; returns the exit status: 1 if one cannot be used.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     let [verb, files @ ..] = arguments.as_slice() else {
         return usage();
@@ -16,7 +15,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
     let mut status = 0;
     for file in files {
-        // A pipe would be waited for.
+        // Reading a pipe would wait.
         if std::fs::metadata(file).is_ok_and(|about| !about.is_file()) {
             let shown = one_line(&file.display().to_string());
             eprintln!("resurgo: {shown} is not a file; images are DIR/job/rank-N.image-M below --checkpoint-dir DIR");
@@ -26,7 +25,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
         let described = |text: &str| note::describe(text).map_err(|error| error.to_string());
         match resurgo_image::file::show(file.as_ref(), &described) {
             Ok(text) => {
-                let _ = std::io::stdout().write_all(text.as_bytes());
+                crate::say::print(&text);
             }
             Err(defect) => {
                 eprintln!("resurgo: {}", one_line(&defect.to_string()));

@@ -1,4 +1,4 @@
-//! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run, and those that are suspended.
+//! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run or are suspended.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Write};
@@ -10,20 +10,25 @@ use resurgo_runtime::units::{one_line, readable_duration};
 use resurgo_wire::console::{Reply, Request, Status};
 use serde_json::{Value, json};
 
-use crate::suspend;
+use crate::say::{failed, usage};
+use crate::{stored, suspend};
 
-/// `resurgo ps [--json]`: a table of the caller's jobs on this machine.
+/// `resurgo ps [--json]`: a table of the caller's jobs on this machine. With `--store PLACE`, of those in the place.
 pub fn ps(arguments: Vec<OsString>) -> i32 {
-    let as_json = match &arguments[..] {
-        [] => false,
-        [option] if option == "--json" => true,
+    if stored::is_meant(&arguments) {
+        return stored::ps(arguments);
+    }
+    let (options, job): (Vec<OsString>, Vec<OsString>) = arguments.into_iter().partition(|word| word == "--json");
+    let as_json = !options.is_empty();
+    match &job[..] {
+        [] => {}
         [argument, ..] => {
             return usage(&format!(
-                "ps takes no arguments but --json, not {:?}",
+                "ps takes no arguments but JOB, --json, --store PLACE and --store-key FILE, not {:?}",
                 argument.display()
             ));
         }
-    };
+    }
     let mut jobs = match jobs::list() {
         Ok(jobs) => jobs,
         Err(error) => return failed(&format!("cannot list the jobs: {error}")),
@@ -31,34 +36,27 @@ pub fn ps(arguments: Vec<OsString>) -> i32 {
     let answers = jobs::statuses(&mut jobs);
     let running = jobs.iter().zip(&answers).filter(|(_, answer)| !has_ended(answer));
     let suspended = suspend::registered();
-    let text = if as_json {
-        let running = running.map(|(job, answer)| object(job, answer));
-        let all: Vec<Value> = running.chain(suspended.iter().map(object_of_suspended)).collect();
-        let lines: Vec<String> = all.iter().map(Value::to_string).collect();
-        format!("[{}]\n", lines.join(",\n "))
-    } else {
-        let titles = [
-            "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND",
-        ];
-        let rows = running.map(|(job, answer)| row(job, answer));
-        std::iter::once(titles.map(String::from))
-            .chain(rows)
-            .chain(suspended.iter().map(row_of_suspended))
-            .map(|columns| line(columns) + "\n")
-            .collect()
-    };
-    // Whoever has stopped reading.
-    let _ = io::stdout().write_all(text.as_bytes());
+    let objects = running.clone().map(|(job, answer)| object(job, answer));
+    let objects: Vec<Value> = objects.chain(suspended.iter().map(object_of_suspended)).collect();
+    let titles = [
+        "JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND",
+    ];
+    let table: String = std::iter::once(titles.map(String::from))
+        .chain(running.map(|(job, answer)| row(job, answer)))
+        .chain(suspended.iter().map(row_of_suspended))
+        .map(|columns| line(columns) + "\n")
+        .collect();
+    crate::store::show(as_json, &objects, &table);
     0
 }
 
-/// A job that ends meanwhile is not shown.
+/// Whether a job ended meanwhile: then it is not shown.
 fn has_ended(answer: &io::Result<Status>) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(answer, Err(error) if [BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()))
 }
 
-/// Why a job that is there has not told how it is.
+/// Why a job that exists has not told its status.
 fn why_silent(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::TimedOut => "(does not answer: is it stopped?)",
@@ -136,7 +134,7 @@ fn object_of_suspended(job: &Suspended) -> Value {
     })
 }
 
-/// What has become of a job that does not run.
+/// The state of a job that does not run.
 fn state_of(job: &Suspended) -> &'static str {
     match job.header.about.wave {
         None => "suspended",
@@ -153,7 +151,7 @@ fn seconds_suspended(job: &Suspended) -> f64 {
     (now.as_secs_f64() - job.header.about.unix_time).max(0.0)
 }
 
-/// A number of seconds that somebody else has told.
+/// A number of seconds that another process told.
 fn time(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or("?".to_string(), readable_duration)
 }
@@ -172,11 +170,47 @@ pub fn suspend(arguments: Vec<OsString>) -> i32 {
     one("suspend", &arguments, &Request::Suspend)
 }
 
-fn one(verb: &str, arguments: &[OsString], request: &Request) -> i32 {
-    let jobs = match jobs::list() {
-        Ok(jobs) => jobs,
-        Err(error) => return failed(&format!("cannot list the jobs: {error}")),
+/// `resurgo ft records [JOB] [--json]`.
+pub fn ft(arguments: Vec<OsString>) -> i32 {
+    let (options, names): (Vec<OsString>, Vec<OsString>) = arguments.into_iter().partition(|word| word == "--json");
+    let Some(("records", job)) = names.split_first().and_then(|(what, job)| Some((what.to_str()?, job))) else {
+        return usage("there is only resurgo ft records [JOB] [--json]");
     };
+    let job = match wanted("ft records", job) {
+        Ok(job) => job,
+        Err(code) => return code,
+    };
+    let number = job.number;
+    let losses = match asked(job, &Request::Losses) {
+        Ok(Reply::Losses(losses)) => losses,
+        Ok(_) => return failed(&format!("job {number} has answered something else")),
+        Err(code) => return code,
+    };
+    let titles = ["FAILURE", "AGO", "RANK", "LEFT", "HOW"].map(String::from);
+    let rows = losses.iter().map(|loss| {
+        let ago = time(crate::store::seconds_since(loss.unix_time));
+        let [rank, left] = [loss.rank.to_string(), loss.left.to_string()];
+        [loss.number.to_string(), ago, rank, left, one_line(&loss.how)]
+    });
+    let table: String = std::iter::once(titles)
+        .chain(rows)
+        .map(|[number, ago, rank, left, how]| format!("{number:>7}  {ago:>9}  {rank:>6}  {left:>6}  {how}\n"))
+        .collect();
+    let objects: Vec<Value> = losses.iter().map(|loss| json!(loss)).collect();
+    crate::store::show(!options.is_empty(), &objects, &table);
+    0
+}
+
+fn one(verb: &str, arguments: &[OsString], request: &Request) -> i32 {
+    match wanted(verb, arguments) {
+        Ok(job) => tell(job, request),
+        Err(code) => code,
+    }
+}
+
+/// The job that the arguments name, or the only one; otherwise the exit status.
+pub fn wanted(verb: &str, arguments: &[OsString]) -> Result<Job, i32> {
+    let jobs = jobs::list().map_err(|error| failed(&format!("cannot list the jobs: {error}")))?;
     let found = match arguments {
         [] => match jobs.len() {
             0 => Err("there is no job".to_string()),
@@ -186,10 +220,7 @@ fn one(verb: &str, arguments: &[OsString], request: &Request) -> i32 {
         [number] => find(jobs, number),
         _ => Err(format!("{verb} takes the number of one job")),
     };
-    match found {
-        Ok(job) => tell(job, request),
-        Err(error) => usage(&error),
-    }
+    found.map_err(|error| usage(&error))
 }
 
 /// `resurgo add-host JOB HOST[:SLOTS]`.
@@ -215,10 +246,13 @@ pub fn drain(verb: &str, arguments: Vec<OsString>) -> i32 {
     one(verb, std::slice::from_ref(job), &Request::Drain { node, removed })
 }
 
-/// `resurgo kill JOB...`: of suspended jobs, removes their files. Each is told, whatever becomes of the others.
+/// `resurgo kill JOB...`: removes the files of suspended jobs. It tells each job, whatever becomes of the others.
 pub fn kill(arguments: Vec<OsString>) -> i32 {
     if arguments.is_empty() {
         return usage("kill needs the number of a job; resurgo ps lists them");
+    }
+    if arguments.iter().any(|word| word == "--rank") {
+        return kill_rank(&arguments);
     }
     let mut status = 0;
     for (place, name) in arguments.iter().enumerate() {
@@ -228,6 +262,19 @@ pub fn kill(arguments: Vec<OsString>) -> i32 {
         }
     }
     status
+}
+
+/// `resurgo kill --rank RANK JOB`: kills one rank on purpose.
+fn kill_rank(arguments: &[OsString]) -> i32 {
+    let (rank, job) = match arguments {
+        [option, rank, job] if option == "--rank" => (rank, job),
+        [job, option, rank] if option == "--rank" => (rank, job),
+        _ => return usage("kill --rank takes a rank and the number of one job, as in: resurgo kill --rank 2 4711"),
+    };
+    match rank.to_str().and_then(|rank| rank.parse().ok()) {
+        Some(rank) => one("kill", std::slice::from_ref(job), &Request::KillRank { rank }),
+        None => usage(&format!("--rank {}: not the number of a rank", rank.display())),
+    }
 }
 
 /// `resurgo rm JOB|DIR...`: removes the files of jobs that do not run.
@@ -273,7 +320,20 @@ fn kill_one(name: &OsStr) -> i32 {
     }
 }
 
-fn tell(mut job: Job, request: &Request) -> i32 {
+fn tell(job: Job, request: &Request) -> i32 {
+    let number = job.number;
+    match asked(job, request) {
+        Ok(Reply::Done(text)) => {
+            let _ = writeln!(io::stdout(), "job {number}: {}", one_line(&text));
+            0
+        }
+        Ok(_) => failed(&format!("job {number} has answered something else")),
+        Err(code) => code,
+    }
+}
+
+/// The job's answer, unless it refuses or there is none; then the exit status.
+pub fn asked(mut job: Job, request: &Request) -> Result<Reply, i32> {
     let number = job.number;
     let shows = io::stderr().is_terminal();
     let mut shown = false;
@@ -286,13 +346,9 @@ fn tell(mut job: Job, request: &Request) -> i32 {
     if shown {
         eprint!("\r\x1b[K");
     }
-    match answer {
-        Ok(Reply::Done(text)) => {
-            let _ = writeln!(io::stdout(), "job {number}: {}", one_line(&text));
-            0
-        }
+    Err(match answer {
         Ok(Reply::Refused(text)) => failed(&format!("job {number}: {}", one_line(&text))),
-        Ok(Reply::Status(_) | Reply::Progress(_)) => failed(&format!("job {number} has answered something else")),
+        Ok(reply) => return Ok(reply),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => failed(&format!(
             "job {number} does not answer; if it has been stopped (Ctrl-Z, SIGSTOP), let it go on: kill -CONT {number}"
         )),
@@ -301,7 +357,7 @@ fn tell(mut job: Job, request: &Request) -> i32 {
             "job {number} does not answer: {}",
             one_line(&error.to_string())
         )),
-    }
+    })
 }
 
 fn is_listed(number: u32) -> bool {
@@ -313,17 +369,10 @@ fn find(jobs: Vec<Job>, number: &OsStr) -> Result<Job, String> {
     let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
     jobs.into_iter().find(|job| Some(job.number) == wanted).ok_or_else(|| {
         let shown = one_line(&number.to_string_lossy());
-        let none = || format!("there is no job {shown}; resurgo ps lists them");
+        let none = || match wanted.and_then(jobs::owner) {
+            Some(user) => format!("there is no job {shown} of yours: it belongs to user {user}"),
+            None => format!("there is no job {shown}; resurgo ps lists them"),
+        };
         wanted.and_then(suspend::renumbered).unwrap_or_else(none)
     })
-}
-
-fn usage(text: &str) -> i32 {
-    eprintln!("resurgo: {text}");
-    i32::from(crate::check::USAGE)
-}
-
-fn failed(text: &str) -> i32 {
-    eprintln!("resurgo: {text}");
-    1
 }

@@ -8,12 +8,12 @@ use resurgo_wire::control::join::SHORTEST_TOKEN;
 
 use crate::{check, text_file};
 
-/// Where the token may be.
+/// The variable that may hold the token.
 const VARIABLE: &str = "RESURGO_JOIN_TOKEN";
 /// Longest token, in bytes.
 const LONGEST_TOKEN: u64 = 1 << 12;
 
-/// What is asked for.
+/// What the command line asks for.
 struct Asked {
     address: String,
     slots: u32,
@@ -28,7 +28,7 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     });
     match asked {
         Ok((asked, token)) => {
-            // The ranks' environment is that of the job, and this is no business of theirs.
+            // The ranks' environment comes from the job; the join's own does not matter to them.
             resurgo_runtime::join::run(&asked.address, &token, asked.slots)
         }
         Err(error) => {
@@ -81,7 +81,7 @@ fn read(arguments: Vec<OsString>) -> Result<Asked, String> {
     }
 }
 
-/// From a file, the environment, or standard input.
+/// The token, from a file, the environment, or standard input.
 fn token(file: Option<&OsStr>) -> Result<String, String> {
     if let Some(file) = file {
         return of_file(Path::new(file)).map_err(|why| format!("--token-file {}: {why}", file.display()));

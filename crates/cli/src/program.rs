@@ -1,7 +1,8 @@
 //! Programs of a job: their files, MPI libraries and environments.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use resurgo_runtime::suspended::Origin;
 use resurgo_wire::control::Program;
@@ -11,8 +12,8 @@ use crate::diagnosis;
 use crate::environment;
 use crate::options::{Options, ProgramOptions};
 
-/// Finds a program's file and MPI library and makes its environment. `search`: directories in which a program without a
-/// directory is looked for, instead of those of the environment. Also returns what the user should know.
+/// Finds a program's file and MPI library and makes its environment. `search`: directories to search for a program
+/// named without a directory, instead of the environment's. Also returns what the user should know.
 pub fn prepare(
     options: &Options,
     program: &ProgramOptions,
@@ -31,6 +32,16 @@ pub fn prepare(
         .map_err(|error| Refusal::new(2, error))?;
     let provider = provider_path()?;
     diagnosis.prepare(&mut variables, &provider);
+    if options.ends.survives {
+        environment::prepend_path(&mut variables, "LD_PRELOAD", &[survivors_path(&provider)?]);
+        // A target that reads a large message by itself, and dies, would leave its origin waiting in MPI_Finalize.
+        environment::set_default(&mut variables, "MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
+        // The same functions for Python.
+        let python = Path::new(&provider).join("python");
+        if python.is_dir() {
+            environment::prepend_path(&mut variables, "PYTHONPATH", &[python.into_os_string()]);
+        }
+    }
     if options.output.verbose {
         let of = if diagnosis.is_plain {
             "none"
@@ -49,15 +60,59 @@ pub fn prepare(
         environment: variables,
         directory: directory.into_os_string(),
         is_plain: diagnosis.is_plain,
+        survives: options.ends.survives,
+        modes: options.ends.modes,
         world: 0,
     };
     Ok((program, diagnosis.note))
 }
 
-/// The provider's file there.
+/// The library for programs that deal with failures themselves.
+const SURVIVORS: &str = "libresurgo-ft.so";
+
+/// Its file, which is beside the provider.
+fn survivors_path(provider: &OsStr) -> Result<OsString, Refusal> {
+    let directory = Path::new(provider);
+    let built = std::env::current_exe()
+        .unwrap_or_default()
+        .with_file_name("libresurgo_ft.so");
+    match [directory.join(SURVIVORS), built]
+        .into_iter()
+        .find(|path| path.is_file())
+    {
+        Some(path) => loadable(path),
+        None => {
+            let text = format!(
+                "--ft needs {SURVIVORS} in {}; install Resurgo anew",
+                directory.display()
+            );
+            Err(Refusal::new(2, text))
+        }
+    }
+}
+
+/// The same file under a name for `LD_PRELOAD`, where a space or a colon ends a name.
+fn loadable(path: PathBuf) -> Result<OsString, Refusal> {
+    let is_split = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte));
+    if !is_split(&path) {
+        return Ok(path.into_os_string());
+    }
+    let directory = diagnosis::shim::directory(&diagnosis::shim::cache(), &[(SURVIVORS, path)]);
+    let link = directory.map_err(|error| Refusal::new(2, error))?.join(SURVIVORS);
+    if is_split(&link) {
+        let text = format!(
+            "--ft cannot use {}: the name has a space or a colon; set XDG_CACHE_HOME to a place without",
+            link.display()
+        );
+        return Err(Refusal::new(2, text));
+    }
+    Ok(link.into_os_string())
+}
+
+/// The provider's file in that directory.
 pub const PROVIDER: &str = "libresurgo-fi.so";
 
-/// What `FI_PROVIDER_PATH` has to be.
+/// The value for `FI_PROVIDER_PATH`.
 pub fn provider_path() -> Result<OsString, Refusal> {
     let mut tried = Vec::new();
     if let Some(directory) = std::env::var_os("RESURGO_FABRIC_DIR") {
@@ -75,7 +130,7 @@ pub fn provider_path() -> Result<OsString, Refusal> {
             return Ok(installed.into_os_string());
         }
         tried.push(installed.join(PROVIDER));
-        // Where cargo puts it, under a name that libfabric does not look for.
+        // Where cargo puts the provider, under a name that libfabric does not look for.
         let built = directory.join("libresurgo_fi.so");
         if built.is_file() {
             let links = [(PROVIDER, built)];

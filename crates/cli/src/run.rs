@@ -4,39 +4,36 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use resurgo_protocol::Protocol;
 use resurgo_protocol::kinds::Kept;
 use resurgo_runtime::binding;
-use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings};
+use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings, Stores};
 use resurgo_runtime::faults::{Fault, parse_image_at};
-use resurgo_runtime::suspended::{Origin, Suspended, processor};
-use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Stdin};
+use resurgo_runtime::suspended::{Configured, Origin, Suspended, processor};
+use resurgo_store::{Described, StoreKey};
+use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Secret, Stdin};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, SEGMENT};
 use resurgo_wire::services::Services;
 
 use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::options::{self, Options, Request, TimeLimit};
-use crate::{clock, hosts, program, slurm, spawn, suspend};
+use crate::{clock, configuration, hosts, program, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     let read = options::config_file::expand(arguments).and_then(|arguments| {
-        let request = options::parse(arguments.clone(), |name| std::env::var_os(name))?;
+        let (request, configured) = configuration::parse(arguments.clone())?;
         let mut set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
         match request {
             Request::Run(_) => set.try_for_each(|(name, _)| options::check_variable(&name.to_string_lossy()))?,
             Request::Help | Request::Version => {}
         }
-        Ok((request, arguments))
+        Ok((request, arguments, configured))
     });
     match read {
-        Ok((Request::Help, _)) => crate::help::print("run"),
-        Ok((Request::Version, _)) => {
-            println!("resurgo {}", env!("CARGO_PKG_VERSION"));
-            0
-        }
-        Ok((Request::Run(options), arguments)) => begin(begin_or_resume(*options, arguments)),
+        Ok((Request::Help, ..)) => crate::help::print("run"),
+        Ok((Request::Version, ..)) => crate::version::run(&[]),
+        Ok((Request::Run(options), arguments, configured)) => begin(begin_or_resume(*options, arguments, configured)),
         Err(error) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::check::USAGE)
@@ -55,7 +52,11 @@ pub fn begin(prepared: Result<Settings, Refusal>) -> i32 {
     }
 }
 
-fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Settings, Refusal> {
+fn begin_or_resume(
+    options: Options,
+    arguments: Vec<OsString>,
+    configured: Vec<Configured>,
+) -> Result<Settings, Refusal> {
     let here = std::env::current_dir().map_err(|error| {
         Refusal::new(
             2,
@@ -66,6 +67,7 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
         arguments,
         environment: std::env::vars_os().collect(),
         directory: here.into_os_string(),
+        configured,
     };
     let cluster = hosts::cluster(&options, Path::new(&origin.directory), |name| std::env::var_os(name))?;
     if let Some(directory) = &options.images.directory {
@@ -79,13 +81,13 @@ fn begin_or_resume(options: Options, arguments: Vec<OsString>) -> Result<Setting
     prepare(options, origin, cluster)
 }
 
-/// The faults that are to be injected into a job of so many ranks, on so many nodes.
+/// The faults to inject into a job of so many ranks, on so many nodes.
 fn faults(options: &Options, ranks: usize, nodes: usize) -> Result<Vec<Fault>, Refusal> {
     let faults = options.faults.iter().map(|fault| Fault::parse(fault, ranks, nodes));
     faults.collect::<Result<_, _>>().map_err(|error| Refusal::new(2, error))
 }
 
-/// When images are taken by the number of messages.
+/// At which numbers of messages images are taken.
 fn images_at(options: &Options, size: usize) -> Result<Vec<(usize, u64)>, Refusal> {
     let mut all = Vec::new();
     for text in &options.images.at {
@@ -101,7 +103,8 @@ fn processors(options: &Options) -> Result<Vec<Vec<u32>>, Refusal> {
     found.map_err(|why| Refusal::new(2, format!("-bind-to: {why}")))
 }
 
-/// The same, unless there are several nodes: each agent looks at its own machine, and is told what is asked for.
+/// The same, unless there are several nodes: then each agent looks at its own machine, and is told what the user asks
+/// for.
 fn bound(options: &Options, has_several: bool) -> Result<(Vec<Vec<u32>>, Vec<String>), Refusal> {
     if options.binding.by.is_some() && options.binding.to.is_none() {
         note(
@@ -123,25 +126,26 @@ fn time_limit(options: &Options) -> Result<Option<Duration>, Refusal> {
     }
 }
 
-/// Goes on with a suspended job, with what `options` say beyond what it was started with.
+/// Goes on with a suspended job. `options` add to what the job was started with.
 pub fn resume(mut options: Options, suspended: Suspended) -> Result<Settings, Refusal> {
     let about = &suspended.header.about;
     let mut job = suspended.header.job.clone();
-    // Without a word it is as many as the first nodes had slots.
+    // Without a number, a program has as many ranks as the first nodes had slots.
     for (program, then) in options.programs.iter_mut().zip(&job.programs) {
         program.ranks = then.ranks;
     }
     let here = Path::new(&about.origin.directory).to_path_buf();
     let cluster = hosts::cluster(&options, &here, |name| std::env::var_os(name))?;
     let cluster = cluster.map(|cluster| with_files(cluster, &job.programs)).transpose()?;
-    if cluster.is_some() && (job.protocol.logs() || about.ranks > about.launched) {
+    if cluster.is_some() && (!job.protocol.can_return_together() || about.ranks > about.launched) {
         return Err(Refusal::new(
             2,
-            "a job whose messages are logged, or whose ranks have spawned others, cannot go on on several nodes yet; resume it on one \
+            "a job without waves of all ranks, or whose ranks have spawned others, cannot go on on several nodes yet; resume it on one \
              (--nodes 1)",
         ));
     }
-    (job.image_files.partners, job.image_files.shared) = (cluster.is_some() && job.images, false);
+    let partners = cluster.is_some() && job.images && job.image_files.replicas > 0;
+    (job.image_files.partners, job.image_files.shared) = (partners, false);
     job.open_files = check::open_files(about.ranks)?;
     let missing = about.missing(&processor());
     if !missing.is_empty() {
@@ -160,16 +164,16 @@ pub fn resume(mut options: Options, suspended: Suspended) -> Result<Settings, Re
     }
     job.addresses.are_fixed = check::fixed_addresses(job.protocol)?;
     job.image_files.keep = options.images.keep;
-    // This machine may have others than the one on which the job was suspended.
+    // This machine may have other processors than the one on which the job was suspended.
     job.cpus = processors(&options)?;
     job.image_at_messages = images_at(&options, about.launched)?;
-    // Where the node memory lies then was free under these.
+    // With these, the addresses of the node memory were free.
     addresses::as_before(&job)?;
     addresses::check_limits(&job.layout(about.ranks), "")?;
-    let nodes = cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
+    let nodes = cluster.as_ref().map_or(1, Cluster::nodes_of_ranks);
     let faults = faults(&options, about.launched, nodes)?;
     let settings = settings(options, job, faults, about.origin.clone(), Some(suspended))?;
-    Ok(on_nodes(settings, cluster))
+    Ok(Settings { cluster, ..settings })
 }
 
 fn settings(
@@ -179,6 +183,12 @@ fn settings(
     origin: Origin,
     resumed: Option<Suspended>,
 ) -> Result<Settings, Refusal> {
+    let stores = Stores {
+        secret: store_secret(&options)?,
+        hosts: hosts::of_stores(&options, &job.image_files.places, |name| std::env::var_os(name))?,
+        launcher_file: options.nodes.launcher_file.clone(),
+        are_known: resumed.is_some(),
+    };
     Ok(Settings {
         job,
         limits: Limits {
@@ -195,9 +205,7 @@ fn settings(
         verbose: options.output.verbose,
         print_exit_codes: options.output.exit_codes,
         timeout: options.ends.timeout,
-        json_events: options.output.json_events.clone(),
-        stats: options.output.stats,
-        stats_json: options.output.stats_json.clone(),
+        reports: options.output.reports.clone(),
         servers: options.servers(),
         cluster: None,
         checkpoint_period: options.images.period,
@@ -208,19 +216,24 @@ fn settings(
         grace: options.ends.grace,
         time_limit: time_limit(&options)?,
         registry: Some(suspend::registry()),
+        stores,
         resumed,
         origin: origin.clone(),
         find: Box::new(move |wanted| spawn::find(&options, &origin, wanted)),
     })
 }
 
+/// The key that seals what goes to places.
+fn store_secret(options: &Options) -> Result<Vec<u8>, Refusal> {
+    let Some(path) = &options.images.store_key else {
+        return Ok(Vec::new());
+    };
+    StoreKey::secret(path).map_err(|error| Refusal::new(2, format!("--store-key: {error}")))
+}
+
 fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result<Settings, Refusal> {
     let size = options.size();
-    let faults = faults(
-        &options,
-        size,
-        cluster.as_ref().map_or(1, |cluster| cluster.hosts.len()),
-    )?;
+    let faults = faults(&options, size, cluster.as_ref().map_or(1, Cluster::nodes_of_ranks))?;
     let open_files = check::open_files(size)?;
     if let Some(directory) = options.log.spill_directory.as_ref().filter(|path| !path.is_dir()) {
         let text = format!("--spill-dir {}: not a directory", directory.display());
@@ -232,6 +245,17 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     if let Some(warning) = check::shared_memory(size).filter(|_| !options.output.quiet) {
         eprintln!("resurgo: warning: {warning}");
     }
+    if options.images.parity.is_some() && cluster.is_none() {
+        let text = "--store parity: needs other nodes, and the job has one; leave it out, or name nodes with --hosts or --nodes";
+        return Err(Refusal::new(2, text));
+    }
+    if let Some(peers @ 1..) = options
+        .images
+        .peers
+        .filter(|_| cluster.is_none() && !options.output.quiet)
+    {
+        eprintln!("resurgo: warning: --store peers:{peers}: the job has one node, so no other one has its images");
+    }
     let programs = programs(&options, &origin)?;
     let node_of = cluster.as_ref().map(|cluster| cluster.of_rank.clone());
     let cluster = cluster.map(|cluster| with_files(cluster, &programs)).transpose()?;
@@ -242,7 +266,6 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     let log_prefault = prefault(&options);
     // Lives of ranks may have other working directories.
     let here = Path::new(&origin.directory);
-    let checkpoint_directory = options.images.directory.as_ref().map(|path| here.join(path));
     let job = Job {
         name: job_name(),
         programs,
@@ -255,7 +278,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         spill_directory: options.log.spill_directory.clone().map(PathBuf::into_os_string),
         reduction: options.loggers.reduction,
         clock_spread: options.loggers.clock_spread,
-        // They are started after this.
+        // The servers are started after this.
         services: Services::default(),
         key: [0; 32],
         stdin: Stdin::Nothing,
@@ -263,16 +286,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
         groups: options::groups::on_nodes(&options, size, node_of.as_deref())
             .map_err(|error| Refusal::new(2, error))?,
         groups_at_once: options.groups.at_once,
-        image_files: ImageFiles {
-            directory: checkpoint_directory.map(PathBuf::into_os_string),
-            compress: options.images.compress,
-            keep: options.images.keep,
-            // Files in memory are for other nodes.
-            local_copies: options.images.local_copies || options.images.directory.is_none(),
-            // Images of single ranks are of no use without the logs of their node.
-            partners: cluster.is_some() && options.has_images() && outlive_nodes(options.protocol),
-            shared: false,
-        },
+        image_files: image_files(&options, here, cluster.is_some()),
         cpus,
         binding,
         open_files,
@@ -288,38 +302,48 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     };
     let servers = hosts::servers(&options, cluster.as_ref())?;
     let settings = settings(options, job, faults, origin, None)?;
-    Ok(on_nodes(Settings { servers, ..settings }, cluster))
+    Ok(Settings {
+        servers,
+        cluster,
+        ..settings
+    })
 }
 
-/// Bytes of each log that get memory at once.
+/// A place as later runs, in other directories, can use it.
+fn lasting(place: &Described, here: &Path) -> String {
+    let key = place.key.as_ref().map(|key| here.join(key));
+    let place = Described { key, ..place.clone() };
+    place.to_string()
+}
+
+fn image_files(options: &Options, here: &Path, is_on_nodes: bool) -> ImageFiles {
+    let directory = options.images.directory.as_ref().map(|path| here.join(path));
+    ImageFiles {
+        // Files in memory are for other nodes.
+        local_copies: options.images.local_copies || directory.is_none(),
+        directory: directory.map(PathBuf::into_os_string),
+        compress: options.images.compress,
+        keep: options.images.keep,
+        partners: is_on_nodes && options.outlives_nodes() && options.images.peers != Some(0),
+        replicas: options.images.peers.unwrap_or(1),
+        parity: options.images.parity,
+        shared: false,
+        are_named: options.images.names_levels(),
+        places: options.images.places.iter().map(|place| lasting(place, here)).collect(),
+        secret: Secret::default(),
+    }
+}
+
+/// Bytes of each log that get memory at the start.
 fn prefault(options: &Options) -> u64 {
     match options.protocol.kept() {
-        // Nothing is logged in the node's memory then.
+        // Then the node's memory has no log.
         Kept::InChannelMemory => 0,
         _ => options.log.prefault,
     }
 }
 
-/// Images of ranks are of use without the memory of their node.
-fn outlive_nodes(protocol: Protocol) -> bool {
-    protocol.can_return_together() || protocol.kept() == Kept::InChannelMemory
-}
-
-/// The same on several nodes, if there are any.
-fn on_nodes(settings: Settings, cluster: Option<Cluster>) -> Settings {
-    match cluster {
-        Some(cluster) => Settings {
-            cluster: Some(cluster),
-            find: Box::new(|_| {
-                Err("ranks of a job on several nodes cannot spawn others yet; run it on one".to_string())
-            }),
-            ..settings
-        },
-        None => settings,
-    }
-}
-
-/// With the files that must be the same on all nodes.
+/// Adds the files that must be the same on all nodes.
 fn with_files(mut cluster: Cluster, programs: &[Program]) -> Result<Cluster, Refusal> {
     let provider = Path::new(&program::provider_path()?).join(program::PROVIDER);
     cluster.files = vec![provider.into_os_string()];
@@ -351,16 +375,14 @@ fn programs(options: &Options, origin: &Origin) -> Result<Vec<Program>, Refusal>
     Ok(programs)
 }
 
-/// How large the node memory becomes, and where it will be.
+/// The size of the node memory, and its address.
 fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusal> {
-    // Under causal logging, what is known of whom is kept for each pair of ranks.
-    let piggybacks = options.protocol.piggybacks(options.tolerate_node);
-    let may_spawn = !options.protocol.only_waves() && !piggybacks;
+    let may_spawn = !options.protocol.only_waves();
     let mut layout = Layout {
         size,
         log_segments: 0,
         spills: options.log.spill_directory.is_some(),
-        piggybacks,
+        piggybacks: options.protocol.piggybacks(options.tolerate_node),
     };
     layout.log_segments = match options.log.memory {
         Some(bytes) => (bytes / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize,
@@ -374,7 +396,7 @@ fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusa
     Ok((layout, room.start))
 }
 
-/// `bound`: how many processors ranks have between them, if they are bound.
+/// `bound`: how many processors the ranks have together, if they are bound.
 fn spin_ns(options: &Options, bound: Option<usize>) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     match options.spin {
@@ -384,7 +406,7 @@ fn spin_ns(options: &Options, bound: Option<usize>) -> u64 {
     }
 }
 
-/// A name that no other job on this machine has, of a length that does not differ between jobs.
+/// A name that no other job on this machine has; all jobs' names have the same length.
 fn job_name() -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,9 +1,9 @@
-//! What Slurm says of the job that this process runs in: its hosts, and when it will end.
+//! What Slurm says about the job that this process runs in: its hosts, and when it ends.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The time that is left: from SLURM_JOB_END_TIME, or else from squeue. None: there is no limit.
+/// The time left: from SLURM_JOB_END_TIME, or else from squeue. None: there is no limit.
 pub fn time_left() -> Result<Option<Duration>, String> {
     if let Some(end) = std::env::var("SLURM_JOB_END_TIME")
         .ok()
@@ -31,7 +31,7 @@ pub fn time_left() -> Result<Option<Duration>, String> {
     })
 }
 
-/// Reads `days-hours:minutes:seconds` as squeue writes it, which leaves out what is 0 on the left.
+/// Reads `days-hours:minutes:seconds` as squeue writes it: squeue leaves out zero fields on the left.
 fn parse(text: &str) -> Option<Duration> {
     let (days, time) = match text.split_once('-') {
         Some((days, time)) => (days.parse::<u64>().ok()?, time),
@@ -45,10 +45,10 @@ fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_secs(days * 86_400 + seconds))
 }
 
-/// Most hosts that a list may have.
+/// The most hosts that a list may have.
 const MOST_HOSTS: usize = 1 << 16;
 
-/// The hosts of the job that this process runs in, with the tasks that Slurm has for each; none outside of a job.
+/// The hosts of the job that this process runs in, with Slurm's tasks for each; empty outside of a job.
 pub fn hosts(variable: impl Fn(&str) -> Option<String>) -> Result<Vec<(String, u32)>, String> {
     let list = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST"));
     let Some(list) = list.filter(|_| variable("SLURM_JOB_ID").is_some()) else {
@@ -76,7 +76,7 @@ fn expand(list: &str) -> Option<Vec<String>> {
     (!hosts.is_empty()).then_some(hosts)
 }
 
-/// At commas outside of brackets.
+/// Splits at commas outside of brackets.
 fn split(list: &str) -> Option<Vec<&str>> {
     let (mut words, mut start, mut is_inside) = (Vec::new(), 0, false);
     for (at, byte) in list.bytes().enumerate() {

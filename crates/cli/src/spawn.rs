@@ -1,4 +1,4 @@
-//! Programs that ranks start while the job runs (MPI_Comm_spawn): found as those of the command line are.
+//! Programs that ranks start while the job runs (MPI_Comm_spawn). They are found like those of the command line.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use crate::environment;
 use crate::options::{Options, ProgramOptions};
 use crate::program;
 
-/// What is to be executed for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those of
-/// the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) `wdir` and `path` are followed; there is one
-/// machine only, so `host` and `arch` have nothing to choose from.
+/// The program to execute for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those
+/// of the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) it follows `wdir` and `path`. It does not
+/// choose the place, so it leaves out `host` and `arch`.
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
     if options.protocol.only_waves() {
         // All ranks would return to a wave that some of them are not in.
@@ -21,12 +21,6 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
         return Err(format!(
             "ranks cannot spawn others under --protocol {protocol}; auto, pessimistic and none allow it"
         ));
-    }
-    if options.protocol.piggybacks(options.tolerate_node) {
-        return Err(
-            "ranks cannot spawn others under --protocol causal with --tolerate node; with --tolerate process they can"
-                .to_string(),
-        );
     }
     let key = |name: &str| {
         let mut pairs = wanted.info.iter();
@@ -50,8 +44,8 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
         ));
     }
     if options.protocol != Protocol::None {
-        // A spawned rank connects to its parent when it starts, and gives up after three minutes. The parent may have died
-        // in between, and need longer than that to come back to the place where it answers.
+        // A spawned rank connects to its parent when it starts, and gives up after three minutes. The parent may have
+        // died meanwhile, and may need longer to return to the place where it answers.
         environment::set_default(&mut program.environment, "MPIR_CVAR_CH4_COMM_CONNECT_TIMEOUT", "0");
     }
     Ok(program)
@@ -63,7 +57,7 @@ mod tests {
     use crate::options::{Request, parse};
 
     fn found(name: &str, info: &[(&str, &str)]) -> Result<Program, String> {
-        let Ok(Request::Run(options)) = parse(vec!["-genv".into(), "A".into(), "1".into(), "x".into()], |_| None)
+        let Ok(Request::Run(options)) = parse(vec!["-genv".into(), "A".into(), "1".into(), "x".into()], &[], |_| None)
         else {
             panic!("the options are right")
         };
@@ -77,6 +71,7 @@ mod tests {
                 .collect(),
         };
         let origin = Origin {
+            configured: Vec::new(),
             arguments: Vec::new(),
             environment: std::env::vars_os().collect(),
             directory: "/usr".into(),
@@ -86,13 +81,13 @@ mod tests {
 
     #[test]
     fn programs_are_found_where_their_info_says() {
-        // A shell may start MPI programs, and is there on every machine.
+        // A shell may start MPI programs, and exists on every machine.
         let program = found(
             "sh",
             &[("path", "/nowhere:/bin"), ("host", "elsewhere"), ("unknown", "")],
         );
         let Ok(program) = program else {
-            // The provider has not been built beside the test.
+            // The provider is not built beside the test.
             assert!(program.unwrap_err().contains("provider"));
             return;
         };
@@ -119,7 +114,7 @@ mod tests {
         );
         assert!(found("sh", &[("wdir", "/nowhere")]).unwrap_err().contains("/nowhere"));
         let error = found("/bin/ls", &[]).unwrap_err();
-        // The provider may not have been built beside the test.
+        // Perhaps the provider is not built beside the test.
         assert!(
             error.contains("not an MPI program") || error.contains("provider"),
             "{error}"

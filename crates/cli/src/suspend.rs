@@ -1,30 +1,31 @@
-//! Suspended jobs: `resurgo resume`, and finding the one that is meant.
+//! Suspended jobs: `resurgo resume`, and finding the job that the user means.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use resurgo_runtime::own_directory::{Directory, Trust};
 use resurgo_runtime::suspended::{self, Error, FILE, Origin, Suspended};
+use resurgo_store::own_directory::{Directory, Trust};
 
 use crate::check::Refusal;
 use crate::diagnosis::shim;
+use crate::fetch::Wanted;
 use crate::options::{self, Options, ProgramOptions, Request};
 use crate::run;
 
-/// Where links to the directories of suspended jobs are.
+/// The directory of links to the directories of suspended jobs.
 pub fn registry() -> PathBuf {
     shim::cache().join("suspended")
 }
 
-/// The suspended jobs that links lead to, in order of their numbers.
+/// The suspended jobs that links lead to, ordered by number.
 pub fn registered() -> Vec<Suspended> {
     let mut jobs = linked();
     jobs.retain(|job| !job.is_running);
     jobs
 }
 
-/// Why there is no job `number` if it has been suspended, and runs under another number now.
+/// If job `number` was suspended and now runs under another number: says so.
 pub fn renumbered(number: u32) -> Option<String> {
     let runs = |job: &Suspended| job.is_running && job.header.about.had(number);
     linked()
@@ -33,10 +34,10 @@ pub fn renumbered(number: u32) -> Option<String> {
         .then(|| format!("job {number} has been resumed, is running and has another number now; resurgo ps lists it"))
 }
 
-/// All jobs that links lead to, also those that somebody has resumed. Links that lead to none any more are removed.
+/// All jobs that links lead to, even those that run again. Removes links that lead to none.
 fn linked() -> Vec<Suspended> {
     let mut jobs = Vec::new();
-    // Without one of the user's own there are none of his.
+    // Without a registry of the user's own, the user has no suspended jobs.
     let Ok(registry) = Directory::open(&registry(), Trust::Nobody) else {
         return jobs;
     };
@@ -46,7 +47,7 @@ fn linked() -> Vec<Suspended> {
         };
         match Suspended::find(&directory) {
             Ok(job) => jobs.push(job),
-            // Unless its file system is only not there at present.
+            // Unless its file system is just not there at present.
             Err(Error::Nothing(_)) if directory.parent().is_some_and(Path::is_dir) => {
                 let _ = registry.remove(name);
             }
@@ -71,7 +72,7 @@ pub fn named(name: &OsStr) -> Result<Suspended, String> {
     }
     let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
     let why_not = match Suspended::find(&directory) {
-        // It may be one in which others may write, and jobs have directories of their own.
+        // Others may write to this directory; jobs below it have directories of their own.
         Err(why_not @ (Error::Nothing(_) | Error::OtherUser(..) | Error::Untrusted(..))) => why_not,
         found => {
             return found
@@ -109,7 +110,7 @@ fn several(jobs: &[Suspended]) -> String {
     format!("several jobs are suspended: name one of {}", directories.join(" and "))
 }
 
-/// Of one command line; which of them the user wants is not for us to guess.
+/// Several jobs have the same command line: only the user can choose.
 fn several_of_command(jobs: &[Suspended]) -> String {
     let directories: Vec<String> = jobs.iter().map(|job| shell_word(&job.directory)).collect();
     let first = directories.first().map_or("", String::as_str);
@@ -123,11 +124,18 @@ fn several_of_command(jobs: &[Suspended]) -> String {
 /// `resurgo resume [options] JOB`.
 pub fn resume(arguments: Vec<OsString>) -> i32 {
     let mut found = None;
-    let parsed = options::parse_resume(arguments, |name| {
-        let suspended = named(name)?;
-        let origin = suspended.header.about.origin.clone();
-        found = Some(suspended);
-        Ok(origin)
+    let parsed = Wanted::take(arguments).and_then(|(wanted, rest)| {
+        options::parse_resume(rest, |name| {
+            let brought = wanted.bring(name)?;
+            let name = brought
+                .as_deref()
+                .or(name)
+                .ok_or("no job given; resurgo ps lists those that are suspended")?;
+            let suspended = named(name)?;
+            let origin = suspended.header.about.origin.clone();
+            found = Some(suspended);
+            Ok(origin)
+        })
     });
     match (parsed, found) {
         (Ok(Request::Run(options)), Some(suspended)) => run::begin(run::resume(*options, suspended)),
@@ -139,28 +147,28 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// Removes the files of the job with this number, or in this directory, if it does not run. Returns what is told.
+/// Removes the files of the job with this number, or in this directory, if it does not run. Returns a message.
 pub fn remove(name: &OsStr) -> Result<String, String> {
     let is_number = name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
     let directory = std::path::absolute(name).map_err(|error| format!("{}: {error}", name.display()))?;
     match Suspended::find(&directory) {
-        // A job that cannot be resumed can be removed all the same.
+        // A job that cannot be resumed can still be removed.
         Err(Error::OnlyImages(..) | Error::Defect(..)) if !is_number => forget(&directory, None),
         _ => named(name).and_then(|job| forget(&job.directory, Some(&job))),
     }
 }
 
-/// Removes the files of a job in its directory, unless it runs. Returns what is told.
+/// Removes the files of a job in its directory, unless it runs. Returns a message.
 pub fn forget(directory: &Path, job: Option<&Suspended>) -> Result<String, String> {
     let shown = directory.display();
     let failed = |error: std::io::Error| format!("{shown}: {error}");
     let own = Directory::open(directory, Trust::Groups).map_err(|error| failed(error.into()))?;
-    // As long as this has the lock nobody can resume it.
+    // While this holds the lock, nobody can resume the job.
     let Some(_lock) = suspended::lock_job(&own).map_err(failed)? else {
         return Err(format!("the job in {shown} is running"));
     };
     let name = own.name().to_os_string();
-    // First what makes it a job that can be resumed: what is left if this is broken off is only files.
+    // First remove what makes it a job that can be resumed: if this is interrupted, only files are left.
     match own.remove(FILE) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => own.remove_all().map_err(failed)?,
@@ -183,7 +191,7 @@ fn arguments(options: &Options) -> Vec<&[OsString]> {
 fn directories(options: &Options, here: &OsStr) -> Vec<PathBuf> {
     let of = |program: &ProgramOptions| {
         let directory = Path::new(here).join(program.directory.as_deref().unwrap_or(Path::new("")));
-        // Not as it is written: "run" and "run/" are the same.
+        // By components, not as written: "run" and "run/" are the same.
         directory.components().collect()
     };
     options.programs.iter().map(of).collect()
@@ -205,7 +213,7 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
                 .find(|(known, _)| known == name)
                 .map(|(_, value)| value.clone())
         };
-        let Ok(Request::Run(then)) = options::parse(theirs.arguments.clone(), variable) else {
+        let Ok(Request::Run(then)) = options::parse(theirs.arguments.clone(), &theirs.configured, variable) else {
             continue;
         };
         if arguments(&then) != arguments(options) {
@@ -248,7 +256,7 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
     }
 }
 
-/// A path or word as it can be typed.
+/// A path or word in a form that can be typed.
 pub fn shell_word(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(byte);
     let text = path.display().to_string();

@@ -1,6 +1,6 @@
-//! Files that an option names: read whole, as long as they are files or pipes of a sensible length.
+//! Files that an option names. Only files or pipes of a sensible length are read, and they are read whole.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,13 +13,24 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// How long the writer of a pipe may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the file holds; it has `most` bytes at most. A pipe, as in `<(…)`, is read to its end, if somebody writes to it.
+/// The content of the file, at most `most` bytes. A pipe, as in `<(…)`, is read to its end, if it has a writer.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    read_if(path, most, |_| Ok(()))
+}
+
+/// The same, unless `is_good` refuses the file that has been opened.
+pub fn read_if(
+    path: &Path,
+    most: u64,
+    is_good: impl FnOnce(&Metadata) -> Result<(), String>,
+) -> Result<Vec<u8>, String> {
     let mut options = File::options();
     // Opening a pipe without a writer would wait for ever.
     options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = options.open(path).map_err(|error| error.to_string())?;
-    let kind = file.metadata().map_err(|error| error.to_string())?.file_type();
+    let about = file.metadata().map_err(|error| error.to_string())?;
+    is_good(&about)?;
+    let kind = about.file_type();
     if kind.is_dir() {
         return Err("it is a directory".to_string());
     }
@@ -60,7 +71,7 @@ mod tests {
         assert_eq!(read(Path::new("/"), 9).unwrap_err(), "it is a directory");
         let path = std::env::temp_dir().join(format!("resurgo-text-{}", std::process::id()));
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Nobody writes.
+        // The pipe has no writer.
         assert_eq!(read(&path, 9), Ok(Vec::new()));
         let writer = |text: &'static [u8]| {
             let path = path.clone();

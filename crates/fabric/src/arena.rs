@@ -1,9 +1,9 @@
 //! The owner's side of an arena: where segments come from.
 //!
-//! Without retention (`none`) segments are used again when their receiver has read them: many of them in turn, as what has just
-//! been read is in the cache of another processor, from which it would have to be taken away, and what was read long ago is not.
-//! With retention every segment is kept until the bound of the log memory; then the oldest full ones go to the spill file, if
-//! there is one.
+//! Without retention (`none`) segments are used again when their receiver has read them, and many take turns. A segment
+//! that was just read is in another processor's cache and would have to be taken from there; one that was read long ago
+//! is not. With retention every segment is kept until the bound of the log memory. Then the oldest full ones go to the
+//! spill file, if there is one.
 
 use crate::clock::monotonic_ns;
 use crate::node::{Large, Node};
@@ -14,12 +14,12 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Segments that only the record may take: it goes on when the log is full and waits for images.
 const RESERVED: usize = 2;
-/// How much the log grows between two words about it to the agent (16 MiB), but never more than a sixteenth of its bound when
-/// it is half full.
+/// How much the log grows between two messages about it to the agent (16 MiB). When the log is half full, it is never
+/// more than a sixteenth of the log's bound.
 const STEP: usize = 256;
-/// With so much at hand (256 MiB) nothing is told.
+/// With so much at hand (256 MiB) the agent is told nothing.
 const PLENTY: usize = 4096;
-/// Least time between two calls for images of a rank that waits for room.
+/// The least time between two calls for images by a rank that waits for room.
 const CALL_AGAIN_NS: u64 = 20_000_000;
 
 pub struct Arena {
@@ -28,9 +28,9 @@ pub struct Arena {
     taken: usize,
     populated: usize,
     large: Large,
-    /// Those that hold nothing any more, since the longest time first.
+    /// Segments that hold nothing any more, the one free for longest first.
     free: VecDeque<usize>,
-    /// What every entry carries that is written from now on: see [`resurgo_protocol::chandy_lamport`].
+    /// The mark of every entry written from now on: see [`resurgo_protocol::chandy_lamport`].
     pub mark: u16,
     /// Full segments in memory, oldest first: serial and slot. Kept only when there is a spill file.
     full: VecDeque<(u64, usize)>,
@@ -40,14 +40,14 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Most segments a channel may have in memory that its receiver has not read (without retention) when there are not ample
-    /// ones.
+    /// The most unread segments that a channel may have in memory (without retention) when the arena's ample ones are
+    /// in use.
     const WINDOW: usize = 8;
-    /// So many segments are used in turn (4 MiB): what was read that long ago has left the inner caches of the processor that
-    /// read it, and most of it is still in the outer one.
+    /// So many segments take turns (4 MiB): what was read that long ago has left the inner caches of the processor that
+    /// read it. Most of it is still in the outer one.
     const AMPLE: usize = 64;
 
-    /// One that nobody has looked at.
+    /// An arena that this rank has not read yet.
     pub fn untouched(node: &Node) -> Self {
         Arena {
             retains: node.logs,
@@ -78,7 +78,7 @@ impl Arena {
         arena
     }
 
-    /// Shows how much memory the log holds.
+    /// Publishes how much memory the log holds.
     #[inline]
     fn count(&self, node: &Node) {
         let bytes = ((self.taken - self.free.len()) * SEGMENT) as u64;
@@ -86,8 +86,8 @@ impl Arena {
         node.most(Cost::MostLogBytes, bytes);
     }
 
-    /// The process has returned to a wave: the arena is empty. No thread of the program runs yet, so nothing of the C library
-    /// may be called.
+    /// The process has returned to a wave: the arena is empty. No thread of the program runs yet, so this must not call
+    /// the C library.
     pub fn restart(&mut self) {
         (self.serial, self.taken, self.populated) = (0, 0, 0);
         (self.grown, self.told_ns) = (0, 0);
@@ -95,7 +95,7 @@ impl Arena {
         self.full.clear();
     }
 
-    /// After [`Arena::restart`]: takes over the segments that the agent has put into it.
+    /// After [`Arena::restart`]: takes over the segments that the agent put into it.
     pub fn find(&mut self, node: &Node) {
         self.serial = node.own(arena::NEXT_SERIAL).load(Ordering::Acquire);
         self.taken = node.own(arena::SLOTS_TAKEN).load(Ordering::Acquire) as usize;
@@ -109,13 +109,13 @@ impl Arena {
         self.retains
     }
 
-    /// Whether a channel that has so many segments may have one more.
+    /// Whether a channel with so many segments may have one more.
     #[inline]
     pub fn admits(&self, node: &Node, outstanding: usize) -> bool {
         self.retains || outstanding < Self::WINDOW || self.taken - self.free.len() < Self::ample(node)
     }
 
-    /// Half of a small memory is left for channels that have none yet.
+    /// Leaves half of a small memory for channels that have no segment yet.
     fn ample(node: &Node) -> usize {
         Self::AMPLE.min(node.layout.log_segments / 2)
     }
@@ -130,7 +130,7 @@ impl Arena {
         let bound = node.layout.log_segments;
         let is_scarce = !node.spill && free * 2 < bound;
         let step = if is_scarce { STEP.min(bound / 16) } else { STEP };
-        // Memory that has been used before, or was asked for at the start, costs nothing more; images take a while.
+        // Memory that was used before, or requested at the start, costs nothing more; images take a while.
         let at_hand = self.free.len() + self.populated.saturating_sub(self.taken);
         if self.retains && self.grown >= step && (is_scarce || at_hand < PLENTY) {
             self.tell_of_growth(is_scarce);
@@ -138,8 +138,8 @@ impl Arena {
         self.take_any(node)
     }
 
-    /// Images of the receivers let this log forget: the agent decides whether they are worth it, or has them taken in any
-    /// case when the log `is_scarce`.
+    /// Tells the agent that the log has grown: images of the receivers let it forget. The agent decides whether they
+    /// are worth it. When the log `is_scarce`, the agent takes them in any case.
     fn tell_of_growth(&mut self, is_scarce: bool) {
         if resurgo_image::is_enabled() {
             resurgo_image::log_grows((self.grown * SEGMENT) as u64, is_scarce);
@@ -148,14 +148,14 @@ impl Arena {
         self.told_ns = monotonic_ns();
     }
 
-    /// There is no room until there are images.
+    /// Asks for images: until they exist there is no room.
     pub fn call_for_images(&mut self) {
         if monotonic_ns() - self.told_ns > CALL_AGAIN_NS {
             self.tell_of_growth(true);
         }
     }
 
-    /// The same for the record, from what is reserved if need be.
+    /// The same for the record, from the reserve if need be.
     pub fn take_any(&mut self, node: &Node) -> Option<(u64, usize)> {
         let slot = if let Some(slot) = self.next_free(node) {
             self.free.pop_front();
@@ -182,7 +182,7 @@ impl Arena {
         Some((nm::reference(serial, slot), slot))
     }
 
-    /// The log cannot go on: ends the job.
+    /// Ends the job, as the log cannot go on.
     pub fn report_full(node: &Node) -> ! {
         let mib = (node.layout.log_segments * SEGMENT) >> 20;
         node.report(&format!(
@@ -198,7 +198,7 @@ impl Arena {
         self.count(node);
     }
 
-    /// Nobody can ask for segment `serial` again; if it has not been spilled, its slot is free.
+    /// Frees the slot of segment `serial`, which no receiver can need again, unless the segment was spilled.
     pub fn forget(&mut self, node: &Node, serial: u64, slot: usize) {
         let lies_in = node.serial_in(node.rank, slot);
         if lies_in.load(Ordering::Relaxed) == serial + 1 {
@@ -209,13 +209,13 @@ impl Arena {
         }
     }
 
-    /// The same for what has been kept for a short time only: the log has not grown.
+    /// The same for a segment that was kept for a short time only: the log has not grown.
     pub fn give_back(&mut self, node: &Node, serial: u64, slot: usize) {
         self.grown = self.grown.saturating_sub(1);
         self.forget(node, serial, slot);
     }
 
-    /// The slot that the next segment will probably get, if it has its memory already.
+    /// The slot that the next segment will probably get, if its memory exists already.
     #[inline]
     pub fn next_slot(&self, node: &Node) -> Option<usize> {
         match self.next_free(node) {
@@ -224,19 +224,19 @@ impl Arena {
         }
     }
 
-    /// The one that is used again next. None: a new one is.
+    /// The slot that is used again next. None: a new one is taken.
     #[inline]
     fn next_free(&self, node: &Node) -> Option<usize> {
         let is_enough = self.taken >= Self::ample(node);
         self.free.front().copied().filter(|_| is_enough)
     }
 
-    /// Whether so many segments are ever free at once.
+    /// Whether so many segments can ever be free at once.
     pub fn could_have(node: &Node, segments: usize) -> bool {
         segments + RESERVED <= node.layout.log_segments
     }
 
-    /// Whether the log can have so many segments more.
+    /// Whether the log has room for so many more segments.
     #[inline]
     pub fn has(&self, node: &Node, segments: usize) -> bool {
         !self.retains || node.spill || self.unused(node) >= segments + RESERVED

@@ -1,20 +1,20 @@
-//! The connections to channel memories (channel-memory): what the rank sends, and what it is served. All are opened by the rank,
-//! once for each life; nobody ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
+//! The connections to channel memories (channel-memory): the rank's sends, and its served messages. The rank opens all
+//! of them, once for each life; no process ever connects to it. The frames are `resurgo_wire`'s; here are the sockets.
 //!
-//! What a life sends lies in the kernel when a call of the provider ends, and its reports are with its channel memory: the program goes
-//! on only then, so whatever it does next, its process may be killed, or its node be lost. What the kernel still has of sends is lost
-//! then; the next life finds out how far they came, and repeats them. A connection that breaks is the end of the life, as if it had crashed; the next one
-//! begins with what the channel memories have.
+//! When a call of the provider ends, the kernel has what the life sends, and the life's channel memory has its reports.
+//! The program goes on only then: whatever it does next, its process may be killed, or its node be lost. Sends that the
+//! kernel still has are lost then; the next life finds out how far they came, and repeats them. A connection that
+//! breaks ends the life as if it had crashed. The next life begins with what the channel memories have.
 //!
-//! Connections are no part of an image: a process that wakes up makes new ones, and is served what comes after the deliveries in its
-//! image. What lies in the kernel when a connection breaks is lost, so an image is taken only when all memories have said that they have
-//! everything.
+//! Connections are no part of an image. A process that wakes up makes new ones, and is served what comes after the
+//! deliveries in its image. What the kernel has when a connection breaks is lost. So an image is taken only when all
+//! memories have said that they have everything.
 
 use crate::clock::monotonic_ns;
 use crate::message::{Envelope, KINDS, Message, Pieces};
 use crate::node::Node;
 use crate::padding;
-use crate::socket::{STANDSTILL_NS, Socket};
+use crate::socket::{self, Broken, STANDSTILL_NS, Socket};
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::{Admission, Departures, memory_of};
 use resurgo_wire::channel_memory::{
@@ -28,17 +28,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-/// A channel memory that does not answer for so long to a rank that begins is lost.
+/// If a channel memory does not answer a beginning rank for so long, it is lost.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// Bytes for which there is room in each read.
+/// Bytes of room for each read.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more than a
-/// connection and its two ends hold.
+/// Bytes of messages that may be taken from the kernel before they are delivered, to see what comes behind them: more
+/// than a connection and its two ends hold.
 const MOST_AHEAD: usize = 32 << 20;
-/// A life whose connection is broken ends after this: if the channel memory is lost, the dispatcher says so first.
+/// A life with a broken connection ends after this time: if the channel memory is lost, the dispatcher says so first.
 const LAST_NS: i64 = 500_000_000;
 
-/// A message as it has been served.
+/// A message as the channel memory serves it.
 pub struct Arrived {
     pub source: Rank,
     /// In which read a former life delivered it, if it did.
@@ -49,7 +49,7 @@ pub struct Arrived {
     pub bytes: Vec<u8>,
 }
 
-/// What is sent again is not what a former life sent.
+/// A message sent again differs from what a former life sent.
 pub struct Diverged {
     pub destination: Rank,
     pub ssn: u64,
@@ -64,7 +64,7 @@ struct Link {
     socket: Socket,
     input: Input,
     output: Output,
-    /// Questions whether all is stored that it has not answered.
+    /// How many questions whether all is stored it has not answered.
     unanswered: u64,
 }
 
@@ -80,7 +80,7 @@ impl Link {
         })
     }
 
-    /// Hands to the kernel what it takes now. True: that was all.
+    /// Hands the kernel what it takes now. True: that was everything.
     fn send(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
             let Some(sent) = self.socket.send(self.output.bytes())? else {
@@ -91,7 +91,7 @@ impl Link {
         Ok(true)
     }
 
-    /// Takes what has come. False: nothing.
+    /// Takes what has come. False: nothing has.
     fn receive(&mut self) -> io::Result<bool> {
         let got = self.socket.receive(self.input.room(READ_BYTES))?;
         self.input.came(got.unwrap_or(0));
@@ -103,37 +103,37 @@ impl Link {
 pub struct ChannelMemories {
     links: Vec<Link>,
     own: usize,
-    /// The own channel memory is on another machine: what the kernel has transmitted may still be lost.
+    /// The own channel memory is on another machine, or behind a tunnel: even what the kernel has transmitted may be lost.
     is_far: bool,
     departures: Departures,
-    /// The last delivery that has been reported.
+    /// The last delivery that this life has reported.
     reported: u64,
     /// Deliveries have been reported since [`Self::say`].
     has_reported: bool,
-    /// What has been served and not been delivered.
+    /// Messages that were served and not delivered.
     arrived: VecDeque<Arrived>,
     arrived_bytes: usize,
-    /// A message of which not all has come.
+    /// A message that has not come whole.
     coming: Option<Arrived>,
     diverged: Option<Diverged>,
-    /// Deliveries that the own memory has been told to forget.
+    /// How many deliveries the own memory has been told to forget.
     forgotten: u64,
-    /// Of [`Self::look_now_and_then`].
+    /// Calls of [`Self::look_now_and_then`].
     calls: u64,
 }
 
 /// What a new life finds.
 pub struct Joined {
     pub memories: ChannelMemories,
-    /// Deliveries that are to be repeated.
+    /// How many deliveries to repeat.
     pub reported: u64,
-    /// Per destination, messages that former lives have sent.
+    /// Per destination, how many messages former lives sent.
     pub sent_before: Vec<u64>,
 }
 
 impl ChannelMemories {
-    /// Connects to all channel memories and hears what they have of former lives. `delivered`: deliveries in the image that the life
-    /// begins from.
+    /// Connects to all channel memories and hears what they have of former lives. `delivered`: deliveries in the image
+    /// that this life begins from.
     pub fn join(node: &Node, delivered: u64) -> Joined {
         let own = memory_of(node.rank as Rank, node.channel_memories.len());
         let (mut reported, mut sent_before) = (0, vec![0; node.size]);
@@ -153,7 +153,7 @@ impl ChannelMemories {
         let memories = ChannelMemories {
             links,
             own,
-            is_far: !node.channel_memories[own].ip().is_loopback(),
+            is_far: !node.servers_are_here,
             departures: Departures::new(own, reported),
             reported,
             has_reported: false,
@@ -171,7 +171,7 @@ impl ChannelMemories {
         }
     }
 
-    /// In a process that has woken up: these were the connections of the one that its image is of.
+    /// In a process that has woken up: the connections belong to the process that the image was taken of.
     pub fn abandon(self) {
         self.links.into_iter().for_each(|link| link.socket.abandon());
     }
@@ -181,7 +181,8 @@ impl ChannelMemories {
         self.links.iter().map(|link| link.socket.descriptor())
     }
 
-    /// Sends message `ssn` to `destination`, after `rclock` deliveries. `again`: a former life has sent it, and it is compared.
+    /// Sends message `ssn` to `destination`, after `rclock` deliveries. `again`: a former life sent it, and the channel
+    /// memory compares the two.
     pub fn send(&mut self, node: &Node, destination: usize, ssn: u64, again: bool, message: Message, rclock: u64) {
         let memory = memory_of(destination as Rank, self.links.len());
         let mut pieces = Pieces::new(message.iov);
@@ -241,13 +242,14 @@ impl ChannelMemories {
         }
     }
 
-    /// Says in which read delivery `rclock` has been made; leaves with [`Self::say`].
+    /// Reports in which read delivery `rclock` was made; [`Self::say`] sends the report.
     pub fn report(&mut self, rclock: u64, polls: u64) {
         self.links[self.own].output.push(&Frame::Report { rclock, polls });
         (self.reported, self.has_reported) = (rclock, true);
     }
 
-    /// Lets the own channel memory forget what is before delivery `rclock + 1`, if it has not been told; leaves with [`Self::say`].
+    /// Lets the own channel memory forget what is before delivery `rclock + 1`, unless it was told so; [`Self::say`]
+    /// sends that.
     #[inline]
     pub fn forget(&mut self, rclock: u64) {
         if rclock > self.forgotten {
@@ -256,7 +258,7 @@ impl ChannelMemories {
         }
     }
 
-    /// Hands all that is to go to the kernel. Reports are at the own channel memory's end when this returns.
+    /// Hands the kernel everything that is to go. When this returns, the reports are at the own channel memory's end.
     pub fn say(&mut self, node: &Node) {
         for memory in 0..self.links.len() {
             self.flush(memory);
@@ -267,7 +269,7 @@ impl ChannelMemories {
             }
             let own = &self.links[self.own].socket;
             let mut pause_ns = 20_000;
-            // Only behind much that the channel memory has not read yet.
+            // This lasts only behind much that the channel memory has not read yet.
             while own.untransmitted() > 0 {
                 if !own.lasts(pause_ns) {
                     broken();
@@ -281,7 +283,7 @@ impl ChannelMemories {
         loop {
             match self.links[memory].send() {
                 Ok(true) => return,
-                // A channel memory waits for nobody, so this does not last.
+                // A channel memory never waits for a client, so this does not last.
                 Ok(false) => self.links[memory].socket.wait(100_000_000, true),
                 Err(_) => broken(),
             }
@@ -294,7 +296,7 @@ impl ChannelMemories {
         self.arrived.front()
     }
 
-    /// Takes the message that [`Self::first`] has shown.
+    /// Takes the message that [`Self::first`] showed.
     pub fn take(&mut self) -> Option<Arrived> {
         let arrived = self.arrived.pop_front()?;
         self.arrived_bytes -= arrived.bytes.len();
@@ -308,7 +310,7 @@ impl ChannelMemories {
         }
     }
 
-    /// Deals with a frame that has come from `memory`, if there is one.
+    /// Handles a frame from `memory`, if one has come.
     fn hear(&mut self, node: &Node, memory: usize) -> bool {
         let link = &mut self.links[memory];
         let frame = match link.input.frame() {
@@ -369,12 +371,12 @@ impl ChannelMemories {
         true
     }
 
-    /// Waits until the own channel memory says something, at most so long.
+    /// Waits until the own channel memory says something, at most `nanoseconds`.
     pub fn wait(&self, nanoseconds: u64) {
         self.links[self.own].socket.wait(nanoseconds, false);
     }
 
-    /// The same as [`Self::look`] in some of many calls, as it costs system calls.
+    /// As [`Self::look`], but only in some of many calls, as it costs system calls.
     pub fn look_now_and_then(&mut self, node: &Node) -> Option<Diverged> {
         self.calls += 1;
         if self.calls.is_multiple_of(1024) {
@@ -384,7 +386,7 @@ impl ChannelMemories {
         }
     }
 
-    /// Takes what any channel memory has said of differences.
+    /// Takes what any channel memory has said about differences.
     pub fn look(&mut self, node: &Node) -> Option<Diverged> {
         for memory in 0..self.links.len() {
             while self.arrived_bytes < MOST_AHEAD && (self.hear(node, memory) || self.receive(memory)) {}
@@ -392,13 +394,13 @@ impl ChannelMemories {
         self.diverged.take()
     }
 
-    /// Waits until all that has been said is stored, and all that was sent again compared; answers what differs.
+    /// Waits until everything said is stored, and everything sent again is compared; returns a difference.
     pub fn sync(&mut self, node: &Node) -> Option<Diverged> {
         self.sync_within(node, u64::MAX);
         self.diverged.take()
     }
 
-    /// The rank stands still for an image: whether all that has been said is stored.
+    /// While the rank stands still for an image: whether everything said is stored.
     pub fn have_everything(&mut self, node: &Node) -> bool {
         self.sync_within(node, STANDSTILL_NS) && self.diverged.is_none()
     }
@@ -445,25 +447,22 @@ fn from_wire(envelope: wire::Envelope) -> Envelope {
     }
 }
 
-/// Connects, again and again while the network between this machine and the other has no way.
-fn connect(address: SocketAddr) -> io::Result<Link> {
+/// Connects and proves which rank it is; the error says why not. It tries again while there is no way between this machine and the other.
+fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admission), String> {
     let since = monotonic_ns();
     loop {
-        match Link::connect(address) {
-            Err(_) if !address.ip().is_loopback() && monotonic_ns() - since < PATIENCE_NS => pause(),
-            done => return done,
+        match greet_once(node, address, delivered, since) {
+            Err(Broken::Gone(_)) if !node.servers_are_here && monotonic_ns() - since < PATIENCE_NS => pause(),
+            Err(Broken::Gone(why) | Broken::Refused(why)) => return Err(why),
+            Ok(greeted) => return Ok(greeted),
         }
     }
 }
 
-/// Connects and proves itself; answers why not.
-fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admission), String> {
-    let mut nonce = [0u8; 32];
-    // SAFETY: fills the array.
-    if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
-        return Err(io::Error::last_os_error().to_string());
-    }
-    let mut link = connect(address).map_err(|error| format!("{address}: {error}"))?;
+fn greet_once(node: &Node, address: SocketAddr, delivered: u64, since: u64) -> Result<(Link, Admission), Broken> {
+    let gone = |error: io::Error| Broken::Gone(format!("{address}: {error}"));
+    let nonce = socket::nonce().map_err(|error| Broken::Refused(error.to_string()))?;
+    let mut link = Link::connect(address).map_err(gone)?;
     let identity = Identity {
         rank: node.rank as Rank,
         size: node.size as u32,
@@ -473,20 +472,19 @@ fn greet(node: &Node, address: SocketAddr, delivered: u64) -> Result<(Link, Admi
         nonce,
     };
     let greeting = Greeting::begin(identity, &mut link.output);
-    let since = monotonic_ns();
-    let refused = |error: Error| error.to_string();
+    let refused = |error: Error| Broken::Refused(error.to_string());
     loop {
         while let Some(frame) = link.input.frame().map_err(refused)? {
             if let Some(admission) = greeting.hear(frame, &mut link.output).map_err(refused)? {
                 return Ok((link, admission));
             }
         }
-        let sent = link.send().map_err(|error| error.to_string())?;
-        if !link.receive().map_err(|error| error.to_string())? {
+        let sent = link.send().map_err(gone)?;
+        if !link.receive().map_err(gone)? {
             link.socket.wait(100_000_000, !sent);
         }
         if monotonic_ns() - since > PATIENCE_NS {
-            return Err(format!("{address}: no answer for 30 seconds"));
+            return Err(Broken::Refused(format!("{address}: no answer for 30 seconds")));
         }
     }
 }
@@ -497,7 +495,7 @@ fn lost(node: &Node, memory: usize, why: &str) -> ! {
     node.report(&format!("rank {} cannot use channel memory {memory}: {why}", node.rank));
 }
 
-/// The life ends as if it had crashed.
+/// Ends the life as if it had crashed.
 fn broken() -> ! {
     pause();
     // SAFETY: ends this process.

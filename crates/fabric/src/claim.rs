@@ -1,8 +1,8 @@
 //! Which process is the rank, and what others of its family may see.
 //!
-//! A rank's process gets descriptors and variables that lead to the job. They must pass through whatever stands before the
-//! program: shells, wrappers. Once a process has opened the provider it is the rank, and from then on what it executes is
-//! somebody else: it finds neither, so that an MPI program or another `mpiexec` started there is a job of its own.
+//! A rank's process gets descriptors and variables that lead to the job. They must pass through everything before the
+//! program: shells, wrappers. A process that has opened the provider is the rank. What it executes from then on finds
+//! neither descriptors nor variables: an MPI program or another `mpiexec` started there is a job of its own.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use resurgo_wire::node_memory::{self as nm, MAGIC};
 
-/// Variables that lead an MPI library here, and the beginnings of the values that they have from us. Those that the MPI
-/// library reads again when it is initialised once more come back when it has been finalised; libfabric reads its own once.
+/// Variables that lead an MPI library here, how the values begin that they have from us, and whether they come back.
+/// Those come back, when MPI has been finalised, that the MPI library reads again at its next initialisation; libfabric
+/// reads its own once.
 const OURS: [(&[u8], &[u8], bool); 7] = [
     (b"PMI_FD", b"30", true),
     (b"MPIR_CVAR_CH4_NETMOD", b"ofi", true),
@@ -22,11 +23,11 @@ const OURS: [(&[u8], &[u8], bool); 7] = [
     (b"FI_PROVIDER_PATH", b"/", false),
 ];
 
-/// The whole texts, `NAME=value`, of those that are hidden.
+/// The whole texts, `NAME=value`, of the hidden variables.
 static HIDDEN: [AtomicPtr<c_char>; OURS.len()] = [const { AtomicPtr::new(null_mut()) }; OURS.len()];
 
-/// Whether this process has, or may come to have, a rank's place: it has been started by an agent, perhaps through others,
-/// and by no other launcher since. `Err` says why not, where there are signs of a job.
+/// Whether this process has, or may get, a rank's place: an agent started it, perhaps through others, and no other
+/// launcher has since. `Err` says why not, where there are signs of a job.
 pub fn is_rank() -> Result<bool, String> {
     if HIDDEN.iter().any(|hidden| !hidden.load(Ordering::Relaxed).is_null()) {
         return Ok(true);
@@ -50,7 +51,7 @@ pub fn is_rank() -> Result<bool, String> {
     ))
 }
 
-/// Takes the rank's place for this process, unless another one that lives has it.
+/// Takes the rank's place for this process, unless another living process has it.
 pub fn take(attached: &AtomicU64) -> Result<(), String> {
     let own = u64::from(std::process::id());
     let mut seen = attached.load(Ordering::Acquire);
@@ -67,21 +68,21 @@ pub fn take(attached: &AtomicU64) -> Result<(), String> {
     }
 }
 
-/// It runs: one that has ended and waits for its parent does not.
+/// Whether the process runs: one that has ended and waits for its parent does not.
 fn lives(process: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|rest| !rest.starts_with(['Z', 'X']))
 }
 
-/// MPI is initialised: what this process executes gets nothing of the job.
+/// MPI is initialised: hides the job from what this process executes.
 pub fn hide() {
-    for fd in [nm::PMI_FD, nm::NODE_MEMORY_FD, nm::SPILL_FD, nm::IMAGE_FD, nm::NET_FD] {
+    for fd in nm::RANK_FDS.into_iter().chain([nm::SURVIVOR_FD]) {
         // SAFETY: a flag of the rank's own descriptor; there may be none of that number.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-    // SAFETY: the environment as C has it: texts, then null. A text stays where it is, and so does every pointer to it; one
-    // pointer is exchanged for another in one go, for whoever else is looking for a name.
+    // SAFETY: the environment as C has it: texts, then null. A text stays where it is, and so does every pointer to it.
+    // One store exchanges a pointer for another, as another thread may be looking for a name.
     unsafe {
         if environ.is_null() {
             return;
@@ -94,7 +95,7 @@ pub fn hide() {
             for ((name, ours, _), hidden) in OURS.iter().zip(&HIDDEN) {
                 if value_of(*slot, name).is_some_and(|value| value.starts_with(ours)) {
                     hidden.store(*slot, Ordering::Relaxed);
-                    // Its number is there twice then, which does no harm.
+                    // The rank's number is there twice then, which does no harm.
                     slot.write(rank);
                 }
             }
@@ -106,17 +107,17 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// What stands behind `name` and `=`, if the text begins so.
+/// The text behind `name` and `=`, if it begins with these.
 ///
 /// # Safety
-/// A C string, as long as the answer is used.
+/// A C string that lives while the answer is used.
 unsafe fn value_of<'a>(text: *const c_char, name: &[u8]) -> Option<&'a [u8]> {
     // SAFETY: as required above.
     let text = unsafe { CStr::from_ptr(text) }.to_bytes();
     text.strip_prefix(name)?.strip_prefix(b"=")
 }
 
-/// MPI has been finalised: it finds what it needs should it be initialised again.
+/// MPI has been finalised: brings back what it needs if it is initialised again.
 pub fn show() {
     for ((_, _, is_read_again), hidden) in OURS.iter().zip(&HIDDEN) {
         let text = hidden.swap(null_mut(), Ordering::Relaxed);

@@ -10,11 +10,24 @@ pub fn since_boot_ns() -> u64 {
     read(libc::CLOCK_BOOTTIME)
 }
 
+/// What this thread has used of the processors, in nanoseconds.
+pub fn own_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the struct.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// So many nanoseconds, as the kernel takes them.
+pub fn timespec(nanoseconds: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    }
 }
 
 /// The time-stamp counter.

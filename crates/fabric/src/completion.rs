@@ -1,4 +1,4 @@
-//! What a send asks for, and what a finished operation tells.
+//! What a send asks for, and what a finished operation reports.
 
 use crate::ofi::FiCqTaggedEntry;
 use std::ffi::{c_int, c_void};
@@ -18,14 +18,14 @@ pub struct Completion {
 pub struct SendContext {
     pub context: *mut c_void,
     pub flags: u64,
-    /// False: nobody wants to know.
+    /// False: the send reports no completion.
     pub completes: bool,
-    /// The memory is the caller's again on return: it cannot wait for room.
+    /// On return the memory is the caller's again: the send cannot wait for room.
     pub inject: bool,
 }
 
 impl SendContext {
-    /// Nobody wants to know of it.
+    /// A send that reports nothing.
     pub const QUIET: SendContext = SendContext {
         context: std::ptr::null_mut(),
         flags: 0,
@@ -33,7 +33,7 @@ impl SendContext {
         inject: false,
     };
 
-    /// What is told when the message has left.
+    /// The completion of a message that has left, if the send reports one.
     #[inline]
     pub fn completion(&self) -> Option<Completion> {
         self.completes.then_some(Completion {

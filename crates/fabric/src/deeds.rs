@@ -1,14 +1,14 @@
-//! What the program itself makes, renames and removes in the file system, so that a life which does it again is not told that it has
-//! been done.
+//! What the program itself makes, renames and removes in the file system. A life that repeats such a call must not fail
+//! because a former life has done it.
 //!
-//! A life that begins again repeats `mkdir`, or `open` with O_EXCL, and finds what a former one has made; it unlinks or renames what
-//! is gone. So each such call is noted in the rank's own arena, which outlives the process: what it was, before it is made, and how it
-//! went, afterwards. A call that is found there and has not been made by this life yet is one of a former life: it is made, and where
-//! it fails because it has been done it succeeds; one that failed then fails again. Which of them this life has made is in its own
-//! memory, and goes with its images.
+//! A life that begins again repeats `mkdir`, or `open` with O_EXCL, and finds what a former one has made; it unlinks or
+//! renames what is gone. So the rank's own arena, which outlives the process, holds a note of each such call: before
+//! the call what it is, and afterwards how it went. If a call has a note, but this life has not made it yet, a former
+//! life has. Then this life makes the call: if it fails because it has been done, it succeeds. A call that failed then
+//! fails again. Which calls this life has made is in its own memory, and goes with its images.
 //!
-//! The calls are those of the program and of all its libraries, by way of their imports (see [`crate::imports`]): from MPI_Init on.
-//! The C library's own are not among them, nor are those of other processes.
+//! The calls are those of the program and of all its libraries, from MPI_Init on, by way of their imports (see
+//! [`crate::imports`]). Calls of the C library itself, and of other processes, are not among them.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -25,9 +25,9 @@ use crate::node::Node;
 static TABLE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// Number of the present life, in the node memory.
 static LIFE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// This process is a child of the rank's: what it does is its own business.
+/// This process is a child of the rank's: nothing that it does is noted.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-/// Thread pointer of the thread that looks at [`MADE`], 0: nobody.
+/// Thread pointer of the thread that looks at [`MADE`], 0: none.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 static MADE: Made = Made(UnsafeCell::new(Life {
     known: 0,
@@ -38,11 +38,11 @@ struct Made(UnsafeCell<Life>);
 // SAFETY: only looked at by the thread that [`BUSY`] names.
 unsafe impl Sync for Made {}
 
-/// What this life has made of what is noted.
+/// Which of the noted calls this life has made.
 struct Life {
-    /// Of so many notes it is known.
+    /// How many notes this life knows.
     known: u64,
-    /// By place.
+    /// A bit for each place of a note.
     made: [u64; deeds::MOST / 64],
 }
 
@@ -62,13 +62,13 @@ impl Life {
 #[derive(Clone, Copy)]
 struct Table(*mut u8);
 
-/// How a call went, as it is noted.
+/// How a call went, as its note says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It was about to be made, and this says whether its path was there.
+    /// It was about to be made; whether its path was there.
     Begun(bool),
     Done,
-    /// It was done, and what it has made was removed again by this rank.
+    /// It was done, and this rank has removed again what it made.
     Gone,
     Failed(c_int),
 }
@@ -76,11 +76,11 @@ enum Outcome {
 /// The code of [`Outcome::Gone`]; no error has such a number.
 const GONE: u64 = 0x4000;
 
-/// A call, as it is found again.
+/// A call, as later lives find it again.
 #[derive(Clone, Copy)]
 struct Deed {
     hash: u64,
-    /// Of the path that is gone afterwards or has come into being.
+    /// The hash of the path that the call removes or makes.
     path: u32,
     removes: bool,
 }
@@ -171,7 +171,7 @@ impl Table {
         self.word(deeds::COUNT)
     }
 
-    /// The words of note `number`: the hash; and path, the number's last bits, and outcome.
+    /// The words of note `number`: first the hash; then path, the number's last bits, and outcome.
     fn note(&self, number: u64) -> [&AtomicU64; 2] {
         let at = deeds::NOTES + number as usize % deeds::MOST * 16;
         [self.word(at), self.word(at + 8)]
@@ -191,7 +191,7 @@ impl Table {
         second.store(word, Ordering::Release);
     }
 
-    /// None: a life was killed before it had written the note.
+    /// None: a life was killed before it wrote the note.
     fn get(&self, number: u64) -> Option<(Deed, Outcome)> {
         let [first, second] = self.note(number).map(|word| word.load(Ordering::Acquire));
         let outcome = match second & 0x7fff {
@@ -208,7 +208,7 @@ impl Table {
         (second >> 16 & 0xffff == number & 0xffff).then_some((deed, outcome))
     }
 
-    /// The oldest note that stands. The place behind the newest is that of the next.
+    /// The oldest note that still stands. The place behind the newest is that of the next.
     fn oldest(&self, noted: u64) -> u64 {
         (noted + 1).saturating_sub(deeds::MOST as u64)
     }
@@ -222,7 +222,7 @@ impl Table {
             .any(|(_, outcome)| matches!(outcome, Outcome::Done | Outcome::Begun(true)))
     }
 
-    /// The notes that stand of what has made `path`.
+    /// The standing notes of calls that made `path`.
     fn makers(&self, path: Path) -> impl Iterator<Item = (u64, Deed, Outcome)> {
         let (table, noted, path) = (*self, self.noted().load(Ordering::Acquire), path.short());
         (self.oldest(noted)..noted)
@@ -230,20 +230,20 @@ impl Table {
             .filter(move |(_, deed, _)| !deed.removes && deed.path == path)
     }
 
-    /// Whether lives of this rank have made `path` and not removed it again. Otherwise what is there is somebody else's.
+    /// Whether lives of this rank made `path` and did not remove it again. Otherwise the file belongs to another.
     fn owns(&self, path: Path) -> bool {
         self.makers(path)
             .any(|(_, _, outcome)| matches!(outcome, Outcome::Done | Outcome::Begun(false)))
     }
 
-    /// This life has removed `path`, whichever life had made it.
+    /// Notes that this life has removed `path`, whichever life made it.
     fn forget(&self, path: Path) {
         self.makers(path)
             .filter(|(_, _, outcome)| *outcome == Outcome::Done)
             .for_each(|(number, deed, _)| self.put(number, deed, Outcome::Gone));
     }
 
-    /// What the agent tells if the rank comes to a bad end.
+    /// Leaves a text that the agent tells if the rank comes to a bad end.
     fn tell(&self, path: Path, why: &str) {
         let mut text = Text::default();
         let bytes = path.bytes();
@@ -258,7 +258,7 @@ impl Table {
     }
 }
 
-/// A text that is made where the program's memory must not be touched.
+/// A text for places where the program's memory must not be touched.
 struct Text {
     bytes: [u8; deeds::TEXT_BYTES],
     length: usize,
@@ -282,12 +282,12 @@ impl Write for Text {
     }
 }
 
-/// What is known of a call when it is about to be made.
+/// What the notes say of a call before it is made.
 enum Known {
-    /// A former life has made it, as this note says.
+    /// A former life made it; its note and outcome.
     Repeated(u64, Outcome),
     New(u64),
-    /// The thread was interrupted in the middle of another.
+    /// The thread was interrupted in the middle of another call.
     Nothing,
 }
 
@@ -305,7 +305,7 @@ fn begin(table: Table, deed: Deed, is_there: impl Fn() -> bool) -> Known {
     let life = unsafe { &mut *MADE.0.get() };
     let known = loop {
         let noted = table.noted().load(Ordering::Acquire);
-        // A process that has woken up from an image finds what was noted since.
+        // A process that has woken up from an image finds the notes since then.
         (life.known.max(table.oldest(noted))..noted).for_each(|number| life.set(number, false));
         life.known = noted;
         let repeated = (table.oldest(noted)..noted)
@@ -317,7 +317,7 @@ fn begin(table: Table, deed: Deed, is_there: impl Fn() -> bool) -> Known {
             break Known::Repeated(number, outcome);
         }
         let was_there = is_there();
-        // The process may have slept in an image meanwhile, and others gone on.
+        // The process may have slept in an image meanwhile, and other lives gone on.
         let next = table
             .noted()
             .compare_exchange(noted, noted + 1, Ordering::AcqRel, Ordering::Relaxed);
@@ -332,7 +332,8 @@ fn begin(table: Table, deed: Deed, is_there: impl Fn() -> bool) -> Known {
     known
 }
 
-/// Whether a former life, whose call went like `outcome`, has done what now fails with `errno`. `owns`: what is there is the rank's own.
+/// Whether a former life, whose call went like `outcome`, has done what now fails with `errno`. `owns`: whether what is
+/// there is the rank's own.
 fn has_been_done(deed: Deed, outcome: Outcome, errno: c_int, owns: impl Fn() -> bool) -> bool {
     let is_so = match deed.removes {
         true => [ENOENT, ENOTEMPTY, EEXIST].contains(&errno),
@@ -361,7 +362,8 @@ fn life() -> u64 {
     unsafe { LIFE.load(Ordering::Acquire).as_ref() }.map_or(0, |life| life.load(Ordering::Acquire))
 }
 
-/// Makes a call that makes or removes `path`. `failed`: what it returns then; `again`: what is done instead where a former life has made it.
+/// Makes a call that makes or removes `path`. `failed`: what it returns when it fails. `again`: what to do instead
+/// where a former life has done it.
 fn perform<R: Copy + PartialEq>(deed: Deed, path: Path, failed: R, call: impl Fn() -> R, again: impl Fn() -> R) -> R {
     let Some(table) = Table::of_this_rank() else {
         return call();
@@ -382,7 +384,7 @@ fn perform<R: Copy + PartialEq>(deed: Deed, path: Path, failed: R, call: impl Fn
     let result = call();
     let error = errno();
     let is_failure = result == failed;
-    // It may have slept in an image since it was noted: the life that went on has made the call then.
+    // The process may have slept in an image since the call was noted: then the life that went on has made the call.
     let outcome = outcome.or_else(|| {
         let noted = table.get(number).filter(|_| life() != began_in);
         noted.map(|(_, outcome)| outcome)
@@ -393,7 +395,7 @@ fn perform<R: Copy + PartialEq>(deed: Deed, path: Path, failed: R, call: impl Fn
         return again();
     }
     match outcome {
-        // What was done once is tried again by the next life.
+        // What a life has done once stays noted, and the next life tries it again.
         Some(Outcome::Done | Outcome::Gone) if is_failure => (),
         Some(Outcome::Done) => (),
         _ if is_failure => table.put(number, deed, Outcome::Failed(error)),
@@ -412,13 +414,13 @@ fn perform<R: Copy + PartialEq>(deed: Deed, path: Path, failed: R, call: impl Fn
     result
 }
 
-/// What makes `path`.
+/// A call that makes `path`.
 fn makes(name: &str, path: Path) -> (Deed, Path) {
     let hash = path.hash(hash(name.as_bytes(), EMPTY));
     (Deed::new(hash, path, false), path)
 }
 
-/// What makes `path` of another one.
+/// A call that makes `path` from another path.
 fn makes_of(name: &str, from: Path, path: Path) -> (Deed, Path) {
     let hash = path.hash(from.hash(hash(name.as_bytes(), EMPTY)));
     (Deed::new(hash, path, false), path)
@@ -434,7 +436,7 @@ fn renames(from: Path, to: Path) -> (Deed, Path) {
     (Deed::new(hash, from, true), from)
 }
 
-/// `path` could not be opened.
+/// Leaves word for the agent if `path` could not be opened because a former life removed it.
 fn not_opened(path: Path) {
     let error = errno();
     if error == ENOENT
@@ -450,7 +452,7 @@ fn not_opened(path: Path) {
     set_errno(error);
 }
 
-/// Opens a file; with O_EXCL it must be new, or one that a former life has made, which is opened with the flag `cut`, too.
+/// Opens a file. With O_EXCL it must be new, or made by a former life; the latter is opened with the flag `cut`, too.
 fn open_file(path: Path, flags: c_int, cut: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
     if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
         let (deed, _) = makes("open", path);
@@ -481,17 +483,18 @@ fn open_file(path: Path, flags: c_int, cut: c_int, open: impl Fn(c_int) -> c_int
     fd
 }
 
-/// Where the imports lead that are pointed here, and lead to themselves; and for each of their names the function here.
+/// For imports that are pointed here: where each led before, and the function here for each of their names.
 macro_rules! imports {
     ($($next:ident: $($name:literal)|+ => $function:expr;)*) => {
         $(static $next: AtomicUsize = AtomicUsize::new(0);)*
 
         fn find_next() {
-            // SAFETY: looks up functions of the C library, or of a library before it that watches them, as the program calls them.
+            // SAFETY: looks up functions of the C library, or of a library before it that watches them, as the program
+            // calls them.
             $($next.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, [$($name),+][0].as_ptr()) } as usize, Ordering::Relaxed);)*
         }
 
-        /// What an import of this name is pointed to.
+        /// The function that an import of this name is pointed to.
         pub fn replacement(import: &CStr) -> Option<usize> {
             $(if [$($name),+].contains(&import) && $next.load(Ordering::Relaxed) != 0 {
                 return Some($function as *const () as usize);
@@ -559,13 +562,13 @@ plain! {
     REMOVE remove(path: Place) => removes("remove", Path::here(path));
 }
 
-/// The mode comes in the same register also where there is none.
+/// The mode comes in the same register, even where there is none.
 unsafe extern "C" fn open(path: Place, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller calls it.
     unsafe { open_here(path, flags, mode, libc::O_TRUNC) }
 }
 
-/// The same, but a file that a former life has made stays as it is.
+/// The same, but a file that a former life made stays as it is.
 ///
 /// # Safety
 /// As of `open`.
@@ -620,7 +623,7 @@ unsafe extern "C" fn fopen(path: Place, mode: Place) -> *mut c_void {
     )
 }
 
-/// The MPI library does not unlink a file, as a former life has done so.
+/// Notes an unlink that the MPI library leaves out, as a former life has done it.
 pub fn has_been_removed(path: Place) {
     let (deed, path) = removes("unlink", Path::here(path));
     perform(deed, path, -1, || 0, || 0);
@@ -630,7 +633,7 @@ unsafe extern "C" fn is_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// What this rank does is noted from here on.
+/// From here on notes what this rank does.
 pub fn watch(node: &Node) {
     if !TABLE.load(Ordering::Relaxed).is_null() {
         return;

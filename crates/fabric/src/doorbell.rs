@@ -1,16 +1,17 @@
 //! How a sender tells a receiver that a channel has news, and how a receiver sleeps until then.
 //!
-//! Every word is changed by single atomic instructions, so a process killed at any point leaves it usable. Ready bits may
-//! be set for nothing; they are never missing: a sender publishes before it sets the bit, and one that dies in between
-//! sets it again when its next life repeats the send. What is killed between two of the instructions is made good by
-//! [`begin_life`].
+//! Every word is changed by single atomic instructions, so a process killed at any point leaves it usable. Ready bits
+//! may be set without news, but never missing: a sender publishes before it sets the bit. If it dies in between, its
+//! next life sets the bit when it repeats the send. [`begin_life`] repairs the state when a process was killed between
+//! two of the instructions.
 
+use crate::clock::timespec;
 use crate::node::Node;
 use resurgo_wire::node_memory::{self as nm, control, ready};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// A life begins, or goes on from an image. One before it, or the life of a sender, may have been killed between the two
-/// changes of words below: a bit is set then whose word nobody looks at, and its sender does not ring again.
+/// A life begins, or goes on from an image. A process killed between the two changes of words below leaves a set bit in
+/// a word that no rank looks at; its sender does not ring again.
 pub fn begin_life(node: &Node) {
     let word = node.rank / 64;
     node.control(node.rank, control::READY_SUMMARY)
@@ -22,19 +23,20 @@ pub fn begin_life(node: &Node) {
     }
 }
 
-/// Tells `destination` that the channel from this rank has something new. Call after publishing.
+/// Tells `destination` that the channel from this rank has news. Call after publishing.
 #[inline]
 pub fn ring(node: &Node, destination: usize) {
     ready::say(node.rank, |field| node.control(destination, field));
     wake(node, destination);
 }
 
-/// Wakes `rank` if it sleeps. Call after whatever it waits for, and a full fence.
+/// Wakes `rank` if it sleeps. Call after storing what it waits for, and a full fence.
 #[inline]
 pub fn wake(node: &Node, rank: usize) {
     match node.control(rank, control::SLEEPING).load(Ordering::Relaxed) {
         0 => {}
         nm::ELSEWHERE => wake_mover(node, rank),
+        nm::AT_SOCKETS => wake_at_sockets(node, rank),
         _ => {
             let bell = node.control(rank, control::DOORBELL);
             bell.fetch_add(1, Ordering::SeqCst);
@@ -44,7 +46,7 @@ pub fn wake(node: &Node, rank: usize) {
     }
 }
 
-/// `rank` is on another node. What moves messages there is told that it has news.
+/// `rank` is on another node. Tells the mover there that it has news.
 fn wake_mover(node: &Node, rank: usize) {
     if !node.is_valid() {
         end_at_once();
@@ -55,15 +57,40 @@ fn wake_mover(node: &Node, rank: usize) {
     }
     if node.mover_sleeps() {
         let one = 1u64;
-        // Who is killed before this has rung for nobody; the next one rings, and its own next life does.
-        // SAFETY: writes from the word.
+        // A rank killed before this has rung for no one; the next rank rings, and so does its own next life. SAFETY:
+        // writes from the word.
         unsafe { libc::syscall(libc::SYS_write, nm::NET_FD, &raw const one, size_of::<u64>()) };
     }
 }
 
-/// The job has gone on without this node, and somebody else is this rank by now: nothing may leave any more.
+/// `rank` sleeps at its sockets. The datagram fails where the socket is full, and then the rank is awake; or if it is
+/// gone.
+fn wake_at_sockets(node: &Node, rank: usize) {
+    // SAFETY: plain numbers.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as u16;
+    let number = node.control(rank, control::BELL).load(Ordering::SeqCst);
+    for (at, digit) in name.sun_path[1..6].iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (16 - 4 * at) & 0xf) as usize] as libc::c_char;
+    }
+    let length = (size_of::<libc::sa_family_t>() + 6) as libc::socklen_t;
+    let byte = 0u8;
+    // SAFETY: sends one byte to a name of that length.
+    unsafe {
+        libc::sendto(
+            node.bell.load(Ordering::Relaxed),
+            (&raw const byte).cast(),
+            1,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            (&raw const name).cast(),
+            length,
+        )
+    };
+}
+
+/// The job has gone on without this node, and another process is this rank: nothing may leave this one any more.
 #[cold]
-fn end_at_once() -> ! {
+pub fn end_at_once() -> ! {
     loop {
         // SAFETY: about the calling process only.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -80,21 +107,31 @@ pub fn show(node: &Node, rank: usize) {
     }
 }
 
-/// Sleeps until another rank rings, `nanoseconds` have passed, or `ready` says after the announcement that there is
-/// something to do after all.
+/// Sleeps until another rank rings, `nanoseconds` have passed, or `ready` says, after the announcement, that there is
+/// work.
 pub fn sleep(node: &Node, nanoseconds: u64, ready: impl FnOnce() -> bool) {
-    let sleeping = node.control(node.rank, control::SLEEPING);
     let bell: &AtomicU32 = node.control(node.rank, control::DOORBELL);
     let seen = bell.load(Ordering::SeqCst);
-    sleeping.store(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    if !ready() {
-        let timeout = libc::timespec {
-            tv_sec: (nanoseconds / 1_000_000_000) as i64,
-            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-        };
+    sleep_as(node, 1, ready, || {
+        let timeout = timespec(nanoseconds);
         // SAFETY: futex wait on a word of the shared mapping.
         unsafe { libc::syscall(libc::SYS_futex, bell.as_ptr(), libc::FUTEX_WAIT, seen, &timeout, 0, 0) };
+    });
+}
+
+/// The same at sockets: `wait` sleeps until data comes there, including the datagrams of [`wake`].
+pub fn sleep_at_sockets(node: &Node, ready: impl FnOnce() -> bool, wait: impl FnOnce(&Node)) {
+    sleep_as(node, nm::AT_SOCKETS, ready, || wait(node));
+}
+
+/// Announces that this rank sleeps, and `how`; then waits, unless it is `ready`.
+#[inline]
+fn sleep_as(node: &Node, how: u32, ready: impl FnOnce() -> bool, wait: impl FnOnce()) {
+    let sleeping = node.control(node.rank, control::SLEEPING);
+    sleeping.store(how, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    if !ready() {
+        wait();
     }
     sleeping.store(0, Ordering::SeqCst);
 }
@@ -122,7 +159,7 @@ mod tests {
         found
     }
 
-    /// What a rank leaves behind that is killed between the two words.
+    /// The state that a rank killed between the two words leaves.
     fn half_rung(receiver: &Node) {
         receiver
             .control(receiver.rank, control::READY.item(0))

@@ -1,20 +1,24 @@
-//! One rank's transport: sends leave through the carrier of their receiver, deliveries come from those of their senders, and the
-//! protocol is asked before either.
+//! One rank's transport: sends leave through their receiver's carrier, deliveries come from their senders' carriers.
+//! The engine asks the protocol before either.
 //!
-//! The two rules on which replay stands: a delivery happens only inside a completion-queue read ([`Engine::poll`]), and a
-//! send under a logging protocol is finished when the call returns.
+//! Replay rests on two rules. A delivery happens only inside a completion-queue read ([`Engine::poll`]). A send under a
+//! logging protocol is finished when the call returns.
 //!
-//! The engine is made of parts. None of them knows another that is not handed to it; what needs several is a method of the engine, in
-//! the files named after what it does.
+//! The engine is made of parts. No part knows another that is not passed to it; work for several is a method of the
+//! engine, in a file named after the work.
 
 mod begin;
 mod calls;
 mod causality;
 mod channel_memory;
+mod ending;
 mod endpoints;
 mod exchange;
+mod failures;
+mod habit;
 mod history;
 pub mod images;
+mod introductions;
 mod life;
 mod meters;
 mod outbox;
@@ -44,6 +48,7 @@ use crate::ofi::*;
 use crate::record::Cursor;
 use calls::Calls;
 use endpoints::For;
+use failures::Failures;
 use history::{History, Stable};
 use life::{From, Life};
 use meters::Meters;
@@ -58,16 +63,16 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use survey::Survey;
 
-/// Deliveries one completion-queue read makes at most when none of them completes anything.
+/// Most deliveries of one completion-queue read in which no operation completes.
 const DELIVERIES_A_POLL: usize = 16;
-/// How long a rank that has finished waits until the event logger has its last deliveries.
+/// How long a finished rank waits until the event logger has its last deliveries.
 const LAST_WORDS_NS: u64 = 200_000_000;
 
 pub struct Engine {
     pub node: Node,
-    /// What the MPI library has asked for.
+    /// The MPI library's requests.
     pub calls: Calls,
-    /// Those it talks to.
+    /// The ranks that it talks to.
     peers: Peers,
     /// How the order of deliveries becomes stable.
     history: History,
@@ -76,12 +81,17 @@ pub struct Engine {
     life: Life,
     pace: Pace,
     meters: Meters,
+    /// Where the program deals with failures itself.
+    failures: Failures,
 }
 
 impl Engine {
-    /// Takes over the rank's part of the node memory: new in a first life, as the former life left it in a later one.
+    /// Takes over the rank's part of the node memory: new in a first life, otherwise as the former life left it.
     pub fn new(node: Node) -> Engine {
         pace::ask_for_short_slices();
+        if node.survives {
+            crate::survivors::show(&node);
+        }
         let mut engine = Engine {
             calls: Calls::new(node.size),
             peers: Peers::new(&node),
@@ -90,13 +100,14 @@ impl Engine {
             life: Life::new(&node),
             pace: Pace::new(node.spin_ns),
             meters: Meters::default(),
+            failures: Failures::default(),
             node,
         };
         engine.begin(From::FormerLives);
         engine
     }
 
-    /// The endpoint is closed: sends that were reported as finished must leave first.
+    /// The endpoint closes: sends reported as finished must leave first.
     pub fn close(&mut self) {
         self.send_deferred();
         resurgo_image::disable();
@@ -105,7 +116,7 @@ impl Engine {
         self.hear_differences();
         self.say_last_words();
         self.outbox.keep_copies();
-        // Former lives have done more: this one will open another endpoint.
+        // Former lives did more: this life will open another endpoint.
         if !self.life.replaying {
             self.node
                 .control(self.node.rank, control::PHASE)
@@ -123,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Every call of the program passes here: a process that has woken up looks around, and threads are noticed.
+    /// Every call of the program passes here: a woken process looks around, and the engine notices threads.
     #[inline]
     fn enter(&mut self) {
         if resurgo_image::take_restored() {
@@ -132,26 +143,45 @@ impl Engine {
         self.life.called_by(&self.node, resurgo_image::thread_pointer());
     }
 
-    /// One completion-queue read that found no finished operation: delivers what has come, or waits a little.
+    /// One completion-queue read that found no finished operation: delivers messages, or waits a little.
     pub fn poll(&mut self) {
         let _guard = Guard::new();
         self.enter();
         let delivered = self.meters.deliveries;
+        if failures::are_news(&self.node, self.failures.heard) {
+            self.hear_of_failures();
+        }
         self.exchange_if_due();
         self.hear_memories();
+        if self.peers.direct.is_some() {
+            self.pace.begin_at_sockets();
+        }
         if self.life.holds_back {
             self.look_again();
+        }
+        if self.peers.has_cares() {
+            self.peers.care(&self.node);
         }
         if !self.outbox.waiting.is_empty() {
             self.progress_sends();
         }
+        if self.failures.heard != 0 && self.calls.completions.is_empty() && crate::survivors::are_on_windows() {
+            self.leave_window();
+        }
         self.read();
         if let Some(memories) = &mut self.peers.memories {
-            // The program sees what was delivered when this read ends.
+            // The program sees these deliveries when this read ends.
             memories.say(&self.node);
         }
-        self.pace
-            .has_read(!self.calls.completions.is_empty() || self.meters.deliveries != delivered);
+        let has_delivered = self.meters.deliveries != delivered;
+        if has_delivered && self.node.moves && !self.node.piggybacking {
+            self.make_stable();
+        }
+        let found = !self.calls.completions.is_empty() || has_delivered;
+        self.pace.has_read(found);
+        if self.peers.direct.is_some() {
+            self.pace.has_read_sockets(found);
+        }
     }
 
     /// [`poll`](Self::poll) for a program that waits for nothing.
@@ -173,6 +203,11 @@ impl Engine {
                     }
                     match self.find_ready() {
                         Some(source) => {
+                            if failures::are_news(&self.node, self.failures.heard) {
+                                // Its sender may have heard of them, and have sent what means nothing.
+                                self.hear_of_failures();
+                                continue;
+                            }
                             self.deliver(source);
                             made += 1;
                         }

@@ -1,12 +1,13 @@
-//! The rank's connections to event loggers (`--tolerate node`): the own one is handed every new determinant, and acknowledges
-//! it. Under causal logging it also says what of others is stable, and the other loggers may say so too. The frames are
-//! `resurgo_wire`'s; here is the socket.
+//! The rank's connections to event loggers (`--tolerate node`). The rank hands every new determinant to its own logger,
+//! which acknowledges it. Under causal logging its own logger also says what of other ranks is stable, and the other
+//! loggers may say so too. The frames are `resurgo_wire`'s; here is the socket.
 //!
-//! A connection that breaks is made anew, without waiting: the dispatcher starts an event logger again that has died.
+//! A connection that breaks is made anew, without waiting: the dispatcher restarts an event logger that has died.
 
 use crate::clock::monotonic_ns;
 use crate::node::Node;
-use crate::socket::Socket;
+use crate::record::Cursor;
+use crate::socket::{self, Broken, Socket};
 use resurgo_protocol::{Rank, Recorded};
 use resurgo_wire::counters::Cost;
 use resurgo_wire::event_logger::{Client, ClientEvent, Delivery, Error, Identity};
@@ -15,27 +16,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-/// An event logger that says nothing for so long to a rank that waits for it is lost for good.
+/// An event logger that says nothing for so long to a waiting rank is lost for good.
 const PATIENCE_NS: u64 = 30_000_000_000;
-/// How long a rank waits for the handshake, which takes a round trip: who has not proved to belong to the job keeps no place there for long,
-/// and this one may compute for hours before it looks again.
+/// How long a rank waits for the handshake, which takes a round trip. The logger keeps a place only for a short time
+/// for a rank that has not proved to belong to the job. This rank may compute for hours before it looks again.
 const HANDSHAKE_NS: u64 = 100_000_000;
-/// Between two attempts to connect again.
+/// Time between two attempts to connect again.
 const AGAIN_NS: u64 = 50_000_000;
-
-/// Why a connection is of no use any more.
-enum Broken {
-    /// It may be made anew.
-    Gone(String),
-    /// The event logger refuses this rank.
-    Refused(String),
-}
-
-impl From<std::io::Error> for Broken {
-    fn from(error: std::io::Error) -> Self {
-        Broken::Gone(error.to_string())
-    }
-}
 
 impl From<Error> for Broken {
     fn from(error: Error) -> Self {
@@ -58,11 +45,7 @@ struct Link {
 
 impl Link {
     fn connect(node: &Node, to: SocketAddr, acknowledged: Option<u64>, epoch: u64) -> std::io::Result<Link> {
-        let mut nonce = [0u8; 32];
-        // SAFETY: fills the array.
-        if unsafe { libc::getrandom(nonce.as_mut_ptr().cast(), nonce.len(), 0) } != nonce.len() as isize {
-            return Err(last_error());
-        }
+        let nonce = socket::nonce()?;
         let client = Client::new(Identity {
             rank: node.rank as Rank,
             size: node.size as u32,
@@ -76,7 +59,7 @@ impl Link {
         Ok(Link { socket, client })
     }
 
-    /// Sends what is to go and takes what has come, without waiting.
+    /// Sends what is waiting and takes what has come, without waiting.
     fn exchange(&mut self) -> Result<(), Broken> {
         while !self.client.output().is_empty() {
             let Some(sent) = self.socket.send(self.client.output())? else {
@@ -92,18 +75,18 @@ impl Link {
     }
 }
 
-/// What the event loggers have said since they were last listened to.
+/// What the event loggers have said since the last look.
 #[derive(Default)]
 pub struct News {
-    /// The own logger has been replaced by an empty one.
+    /// The own logger was replaced by an empty one.
     pub replaced: bool,
-    /// The own logger has so many deliveries of this rank, and wants those after them again.
+    /// The own logger has so many deliveries of this rank, and wants the later ones again.
     pub wanted_above: Option<u64>,
-    /// So many deliveries of these ranks are stable.
+    /// How many deliveries of these ranks are stable.
     pub clocks: Vec<(Rank, u64)>,
 }
 
-/// What an event logger had of the former lives of a rank: so many deliveries.
+/// What an event logger had of the former lives of a rank: how many deliveries.
 #[derive(Clone, Copy)]
 pub struct Found {
     pub epoch: u64,
@@ -116,19 +99,20 @@ pub struct EventLogger {
     addresses: Vec<SocketAddr>,
     links: Vec<Option<Link>>,
     again_at_ns: u64,
-    /// Of the own logger; 0: not known yet.
+    /// Epoch of the own logger; 0: not known yet.
     epoch: u64,
-    /// Deliveries that are to be logged in all.
+    /// How many deliveries are to be logged in all.
     made: u64,
-    /// Those not handed to the client yet; the last is number `made`. Without a connection none are kept here.
+    /// Deliveries not yet handed to the client; the last is number `made`. Without a connection none are kept here.
     pending: Vec<Delivery>,
-    /// What is on its way: the last rclock of each part that was handed over, and when that was.
+    /// What is on its way: the last rclock of each part that was handed over, and the time of that.
     under_way: VecDeque<(u64, u64)>,
     /// Everything up to this rclock is acknowledged.
     acknowledged: u64,
-    /// What has been said to any event logger, or come from it: others may have heard that it is stable.
+    /// Up to here event loggers have been told of deliveries, or have told of them: others may have heard that they are
+    /// stable.
     said: u64,
-    /// So many deliveries are covered by images, and so many of them the own logger has been told to forget.
+    /// How many deliveries images cover, and how many of them the own logger was told to forget.
     covered: u64,
     forgets: u64,
     /// What this rank knows to be stable and the own logger may not (several loggers, ranks spread the clocks).
@@ -136,8 +120,8 @@ pub struct EventLogger {
 }
 
 impl EventLogger {
-    /// `made`: deliveries that this life has a record of already; they are logged when the logger says that it misses them.
-    /// `found`: what the logger had of former lives, where that was asked for.
+    /// `made`: deliveries that this life has a record of already; it logs them when the logger says that it misses
+    /// them. `found`: what the logger had of former lives, where the rank asked.
     pub fn new(node: &Node, made: u64, found: Option<&Found>) -> EventLogger {
         let count = node.event_loggers.len();
         let own = node.rank % count;
@@ -163,7 +147,7 @@ impl EventLogger {
         }
     }
 
-    /// The process has woken up from an image: see [`Socket::abandon`].
+    /// In a process that has woken up from an image: see [`Socket::abandon`].
     pub fn abandon(self) {
         let links = self.links.into_iter().flatten();
         links.for_each(|link| link.socket.abandon());
@@ -174,7 +158,8 @@ impl EventLogger {
         self.links.iter().flatten().map(|link| link.socket.descriptor())
     }
 
-    /// What the logger has of former lives of this rank, after its first `above` deliveries; ends the job when that is lost.
+    /// What the logger has of former lives of this rank, after its first `above` deliveries. Ends the job if the logger
+    /// is lost.
     pub fn recover(node: &Node, above: u64) -> (Found, Vec<Recorded>) {
         let own = node.event_loggers[node.rank % node.event_loggers.len()];
         let since = monotonic_ns();
@@ -231,12 +216,12 @@ impl EventLogger {
         }
     }
 
-    /// Deliveries that the own logger holds.
+    /// How many deliveries the own logger holds.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// A new delivery has been recorded.
+    /// Logs a new delivery, which the rank has recorded.
     pub fn log(&mut self, delivery: Delivery) {
         self.made += 1;
         if self.is_connected() {
@@ -248,12 +233,12 @@ impl EventLogger {
         self.links[0].as_ref().is_some_and(|link| link.client.is_admitted())
     }
 
-    /// The last deliveries, as [`News::wanted_above`] asked for them.
+    /// Logs the last deliveries once more, as [`News::wanted_above`] asked.
     pub fn log_again(&mut self, deliveries: Vec<Delivery>) {
         self.pending = deliveries;
     }
 
-    /// Other loggers have these.
+    /// Notes what other loggers have.
     pub fn heard(&mut self, clocks: &[(Rank, u64)]) {
         self.heard.extend_from_slice(clocks);
     }
@@ -263,15 +248,15 @@ impl EventLogger {
         self.acknowledged < self.made
     }
 
-    /// Deliveries that have not been sent.
+    /// How many deliveries have not been sent.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Sends what is to be sent and takes what has come, without waiting.
+    /// Sends what is waiting and takes what has come, without waiting.
     pub fn pump(&mut self, node: &Node) -> News {
         let mut news = News::default();
-        self.covered = node.covered(node.rank);
+        self.covered = Cursor::covered(node);
         for at in 0..self.links.len() {
             if let Err(broken) = self.pump_link(node, at, &mut news) {
                 self.links[at] = None;
@@ -314,7 +299,7 @@ impl EventLogger {
         Ok(())
     }
 
-    /// Says what is to be said and hears what has come on one connection, without waiting.
+    /// Says what there is to say and hears what has come on one connection, without waiting.
     fn exchange(&mut self, node: &Node, at: usize, news: &mut News) -> Result<(), Broken> {
         let Some(link) = &mut self.links[at] else {
             return Ok(());
@@ -324,7 +309,7 @@ impl EventLogger {
                 link.client.clocks(&self.heard);
                 self.heard.clear();
             }
-            // A logger that has been replaced must hear of it before it is told what comes after.
+            // A logger that was replaced must hear how much to forget before it hears what comes after.
             if self.forgets < self.covered {
                 link.client.forget(self.covered);
                 self.forgets = self.covered;
@@ -365,7 +350,7 @@ impl EventLogger {
         Ok(())
     }
 
-    /// Waits until the own logger says something, at most so long.
+    /// Waits until the own logger says something, at most `milliseconds`.
     pub fn wait(&self, milliseconds: i32) {
         match &self.links[0] {
             Some(link) => link.socket.wait(milliseconds as u64 * 1_000_000, false),

@@ -1,16 +1,22 @@
-//! What the MPI library does to files while a life repeats what former ones did.
+//! What the MPI library does to files while a life repeats what former lives did.
 //!
-//! MPI-IO lets several ranks write one file. When one of them repeats alone what it did, it would cut the file off once more where
-//! it was new, remove it, or write old bytes over what others have written since (also between its own: ROMIO reads, changes and
-//! writes back whole blocks). None of this is necessary: what a former life did to a file has been done, as long as the machine runs.
-//! So it is left out, by way of the MPI library's own imports. As soon as the life is behind everything that former ones
-//! are known to have done, it is done as ever.
+//! MPI-IO lets several ranks write one file. A rank that repeats alone what it did would harm the file:
 //!
-//! A file that did not exist any more when the life began is an exception: it is made anew. Where a file system does not tell how old
-//! files are, everything is done again. Files that the MPI library has opened are never brought back to what they held at an image:
-//! they would lack what was done since. Only those are meant here.
+//! - cut it off once more where it was new;
+//! - remove it;
+//! - write old bytes over what others have written since (also between its own: ROMIO reads, changes and writes back
+//!   whole blocks).
 //!
-//! The program's own calls of these are not touched: a rank that writes a file of its own anew has to cut it off first.
+//! None of this is necessary: what a former life did to a file stays done while the machine runs. So it is left out, by
+//! way of the MPI library's own imports. Once the life is behind everything that former ones are known to have done,
+//! these calls work as ever.
+//!
+//! A file that no longer existed when the life began is an exception: it is made anew. Where a file system does not
+//! tell how old files are, everything is done again. Files that the MPI library has opened never get back their content
+//! of an image: they would lack what was done since. Only those are meant here.
+//!
+//! The program's own calls of these functions are not touched: a rank that writes its own file anew has to cut it off
+//! first.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
@@ -22,11 +28,11 @@ use crate::deeds;
 use crate::engine::images;
 use crate::node::Node;
 
-/// Of this rank, in the node memory: its phase, and when the life was begun.
+/// This rank's phase, and the beginning of its life, in the node memory.
 static PHASE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 static BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What is left out depends on what this rank does.
+/// From here on leaves out calls, depending on what this rank does.
 pub fn watch(node: &Node) {
     let phase = node.control(node.rank, control::PHASE);
     let began = node.control(node.rank, control::BEGAN_NS);
@@ -34,7 +40,7 @@ pub fn watch(node: &Node) {
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
 }
 
-/// Whether former lives have come further than this one.
+/// Whether former lives came further than this one.
 fn repeats() -> bool {
     // SAFETY: the node memory stays mapped, in the same place in every life.
     let Some(phase) = (unsafe { PHASE.load(Ordering::Acquire).as_ref() }) else {
@@ -47,7 +53,7 @@ fn repeats() -> bool {
     phase.load(Ordering::Acquire) == PHASE_REPLAY
 }
 
-/// While former lives have come further: device and inode of a regular file that they may have changed.
+/// While former lives came further: device and inode of a regular file that they may have changed.
 ///
 /// # Safety
 /// `path` ends with a zero.
@@ -70,18 +76,19 @@ unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Opti
     (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
 }
 
-/// Whether a file holds what former lives did to it. Shared memory of the library's own, which comes from `shm_open`, is no such file.
+/// Whether a file holds what former lives did to it. The library's own shared memory, which comes from `shm_open`, is
+/// no such file.
 fn has_been_done_to(fd: c_int) -> bool {
     // SAFETY: an empty path, which stands for the descriptor itself.
     let file = unsafe { was_there(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
     file.is_some_and(resurgo_image::is_mpi_file)
 }
 
-/// `open` has a mode only if it may make a file; it comes in the same register then.
+/// `open` has a mode only if it may make a file; then the mode comes in the same register.
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
     unsafe {
-        // Others have written to a file that a former life has made.
+        // Do not cut off a file that a former life made: others have written to it.
         let fd = deeds::open_uncut(path, flags, mode);
         if fd >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             let mut about: libc::stat = zeroed();
@@ -130,7 +137,7 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -
     }
 }
 
-/// What the MPI library's import of this name is pointed to.
+/// The function that the MPI library's import of this name is pointed to.
 pub fn replacement(import: &CStr) -> Option<usize> {
     match import.to_bytes() {
         b"open" | b"open64" => Some(open as *const () as usize),

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use resurgo_wire::places::HEAP;
 
 const BASE: usize = HEAP.start;
-/// Mapped at once, as blocks are asked for: the user may have limited the address space (`ulimit -v`, `ulimit -d`).
+/// Bytes mapped at once, as blocks are asked for: the user may have limited the address space (`ulimit -v`, `ulimit
+/// -d`).
 const STEP: usize = 2 << 20;
 /// Freed blocks from this size on give their memory back to the kernel.
 const RETURNED: usize = 4 << 20;
@@ -46,7 +47,7 @@ impl Heap {
         }
     }
 
-    /// The part of the region that has been used. Only while nobody allocates.
+    /// The used part of the region. Call only while no thread allocates.
     pub fn used(&self) -> std::ops::Range<usize> {
         // SAFETY: a word, and the caller says that nobody changes it.
         BASE..unsafe { (*self.state.get()).next }
@@ -55,7 +56,7 @@ impl Heap {
     fn with<R>(&self, action: impl FnOnce(&mut State) -> R) -> R {
         // A thread that is stopped for an image must not hold it: images need memory, too.
         let _guard = resurgo_image::Guard::new();
-        // Threads of one process only: nobody can die while holding it without ending the whole process.
+        // Threads of one process only: none can die while holding it without ending the whole process.
         while self.busy.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
@@ -76,8 +77,8 @@ impl State {
         if to > HEAP.end {
             return false;
         }
-        // The system calls themselves: UCX puts something in the place of libc's functions, and this may be a thread of which libc knows
-        // nothing, as in a process that has just been rebuilt.
+        // Make the system calls directly. UCX replaces libc's functions, and libc may not know this thread, as in a
+        // process that has just been rebuilt.
         // SAFETY: maps only address space nobody has (NOREPLACE).
         let got = unsafe {
             libc::syscall(
@@ -105,8 +106,8 @@ fn class(layout: &Layout) -> usize {
     (bytes / SMALLEST).trailing_zeros() as usize
 }
 
-// SAFETY: blocks are aligned to their own size (the region starts at a multiple of every class), never overlap, and
-// come back only through `dealloc` with the layout they were asked with.
+// SAFETY: blocks are aligned to their own size, as the region starts at a multiple of every class. They never overlap,
+// and come back only through `dealloc` with the layout they were asked with.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let class = class(&layout);

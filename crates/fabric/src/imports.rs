@@ -1,10 +1,10 @@
 //! What the MPI library itself asks the system for and puts into messages: the time of day and its process id.
 //!
-//! ROMIO, inside the MPI library, names the file of a shared file pointer after both (`MPL_create_pathname`) and broadcasts
-//! the name at every MPI_File_open. A later life has another process id and another time, and would send another name.
-//! So the MPI library's own imports of `time` and `getpid` are pointed to functions that answer the same in every life of
-//! a rank, and those by which it changes files to the functions in [`files`]. Of the program's imports, and those of all other
-//! libraries, only those by which things are made and removed are pointed elsewhere: to [`deeds`].
+//! ROMIO, inside the MPI library, names the file of a shared file pointer after both (`MPL_create_pathname`) and
+//! broadcasts the name at every MPI_File_open. A later life has another process id and another time, and would send
+//! another name. So the MPI library's own imports of `time` and `getpid` are pointed to functions that answer the same
+//! in every life of a rank. Its imports that change files are pointed to the functions in [`files`]. In the program
+//! and all other libraries only the imports that make and remove things are pointed elsewhere: to [`deeds`].
 
 use crate::deeds;
 use crate::files;
@@ -28,7 +28,7 @@ extern "C" fn fixed_pid() -> libc::pid_t {
     PID.load(Ordering::Relaxed) as libc::pid_t
 }
 
-/// Objects whose imports stay: the C library and its parts, the loader, and what is below the MPI library.
+/// Objects whose imports stay as they are: the C library and its parts, the loader, and what is below the MPI library.
 const STAY: [&[u8]; 9] = [
     b"libc.so",
     b"ld-linux",
@@ -42,14 +42,15 @@ const STAY: [&[u8]; 9] = [
 ];
 const MPI: [&[u8]; 3] = [b"libmpi.so", b"libmpi_abi.so", b"libmpich.so"];
 
-/// Where objects lie whose imports have been pointed, and how often the loader had added some by then.
+/// Addresses of objects whose imports have been pointed, and how often the loader had added objects by then.
 static PATCHED: [AtomicUsize; 4096] = [const { AtomicUsize::new(0) }; 4096];
 static ADDED: AtomicU64 = AtomicU64::new(0);
 static REPLAYS: AtomicBool = AtomicBool::new(false);
 static PATCHING: AtomicBool = AtomicBool::new(false);
 
-/// Points the MPI library's imports of `time` and `getpid` to constants, a time of the job's own and a number per rank, and those by
-/// which it changes files to [`files`]; and those by which all others make and remove files to [`deeds`].
+/// Points the MPI library's imports of `time` and `getpid` to constants: a time of the job's own and a number per rank.
+/// Its imports that change files go to [`files`]. All other objects' imports that make and remove files go to
+/// [`deeds`].
 pub fn redirect(node: &Node) {
     let job = u32::from_le_bytes(node.job_key[..4].try_into().expect("four bytes"));
     TIME.store(job as i64, Ordering::Relaxed);
@@ -63,7 +64,7 @@ pub fn redirect(node: &Node) {
     look_for_new();
 }
 
-/// This library must not go before those whose imports lead here.
+/// Keeps this library loaded: it must not go before libraries whose imports lead here.
 fn stay_loaded() {
     // SAFETY: an all-zero Dl_info is valid, and the loader fills it; the name stays as long as the library.
     unsafe {
@@ -74,7 +75,7 @@ fn stay_loaded() {
     }
 }
 
-/// Does so with what has been loaded since.
+/// Points the imports of objects that were loaded since.
 pub fn look_for_new() {
     let mut added = 0u64;
     // SAFETY: the callbacks look only at what the loader hands them, and the loader keeps it in place meanwhile.
@@ -110,7 +111,7 @@ unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _
         let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
         if MPI.iter().any(|mpi| file.starts_with(mpi)) {
             patch(info, |import| match import.to_bytes() {
-                // Who repeats no messages may send others.
+                // A rank that repeats no messages may send others.
                 _ if !REPLAYS.load(Ordering::Relaxed) => deeds::replacement(import),
                 b"time" => Some(fixed_time as *const () as usize),
                 b"getpid" => Some(fixed_pid as *const () as usize),
@@ -156,7 +157,7 @@ unsafe fn patch(info: &libc::dl_phdr_info, replacement: impl Fn(&CStr) -> Option
     };
     let (strings, symbols) = (entry(DT_STRTAB), entry(DT_SYMTAB));
     let base = info.dlpi_addr as usize;
-    // The loader has made addresses of them, but for an object of the kernel's.
+    // The loader has made addresses of them, except in an object of the kernel's.
     if strings <= base || symbols <= base {
         return;
     }

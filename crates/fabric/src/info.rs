@@ -4,9 +4,9 @@ use crate::ofi::*;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// Capabilities. Remote reads are what MPI libraries fetch long active messages with: without them MPICH 5.0.2 sends those
-/// in segments, and overwrites the header of a first segment that had to be put off. Windows are not served natively
-/// (see `ofi/mr.rs`), so one-sided communication uses active messages.
+/// Capabilities. MPI libraries fetch long active messages by remote reads. Without those, MPICH 5.0.2 sends such
+/// messages in segments, and overwrites the header of a first segment that had to be put off. Windows are not served
+/// natively (see `ofi/mr.rs`), so one-sided communication uses active messages.
 const CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_SEND
@@ -22,7 +22,7 @@ const CAPS: u64 = FI_MSG
     | FI_REMOTE_READ
     | FI_REMOTE_WRITE;
 
-/// Largest message that is sent without a completion.
+/// The largest message that is sent without a completion.
 pub const INJECT: usize = 16 << 10;
 pub const IOV_LIMIT: usize = 16;
 pub const MR_BASIC: c_int = 1;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn getinfo(
         Ok(true) => {}
         Ok(false) => return -FI_ENODATA,
         Err(reason) => {
-            // No other provider may serve then.
+            // No other provider may serve then: say why.
             if std::env::var_os("FI_PROVIDER").is_some_and(|name| name == "resurgo") {
                 static SAID: std::sync::Once = std::sync::Once::new();
                 SAID.call_once(|| eprintln!("resurgo: {reason}"));

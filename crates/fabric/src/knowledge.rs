@@ -1,44 +1,40 @@
-//! What a rank knows of others' deliveries, where a life that begins again can read it: in the rank's own arena, whatever the
-//! rank does meanwhile (it may compute for hours, or have finished).
+//! What a rank knows of others' deliveries, in the rank's own arena. A life that begins again can read it there,
+//! whatever the rank does meanwhile (it may compute for hours, or have finished).
 //!
-//! Events are appended to one of two halves, and one word says which half counts and how many events are in it. When much of
-//! them is stable, what is left is written to the other half, and the word goes over to that. So what the word names is
-//! never written to, and a reader that finds the same generation before and after has read what belongs together.
+//! Events are appended to one of two halves. One word says which half counts and how many events are in it. When many
+//! of the events are stable, the rank writes the others to the other half, and then makes the word name that half. So
+//! nobody writes to what the word names. A reader that finds the same generation before and after has read what belongs
+//! together.
 
 use crate::log::Reader;
 use crate::message::Kind;
 use crate::node::Node;
+use resurgo_protocol::Rank;
 use resurgo_protocol::causal::{Contradiction, Event, Gathering, Piggyback, Reduction};
-use resurgo_protocol::{Rank, Recorded};
-use resurgo_wire::node_memory::{KNOWLEDGE_EVENTS, arena, control};
+use resurgo_wire::node_memory::{KNOWLEDGE_EVENTS, arena, control, event_of, event_words, knowledge_of};
 use resurgo_wire::piggyback;
 use std::sync::atomic::{Ordering, fence};
 
-/// Fewest events between two looks at which of them are still needed.
+/// The fewest events between two looks at which of them are still needed.
 const LEAST: usize = 4096;
 
-const COUNT: u64 = u32::MAX as u64;
-
-/// Of [`arena::KNOWLEDGE_LIFE`].
+/// Bits of [`arena::KNOWLEDGE_LIFE`] below the number of the life.
 const TOLD_BITS: u32 = 16;
 
-fn half(word: u64) -> usize {
-    (word >> 32) as usize & 1
-}
-
-/// The own knowledge.
+/// This rank's own knowledge.
 pub struct Knowledge {
     word: u64,
-    /// It is written anew when it has so many events.
+    /// It is written anew at so many events.
     full_at: usize,
-    /// Per rank, its last delivery that was known when an image was taken last.
+    /// Per rank, its last delivery that was known at the last image.
     in_image: Vec<u64>,
-    /// How often this life has said what it knows before it began.
+    /// How often this life has told what it knew before it began.
     told: u64,
 }
 
 impl Knowledge {
-    /// Of a life that begins from an image that knows so many deliveries of each rank, and has not told yet what else it knows.
+    /// For a life that begins from an image that knows so many deliveries of each rank. It has not told yet what else
+    /// it knows.
     pub fn new(node: &Node, in_image: &[u64]) -> Knowledge {
         Knowledge {
             word: node.own(arena::KNOWLEDGE).load(Ordering::Acquire),
@@ -48,7 +44,12 @@ impl Knowledge {
         }
     }
 
-    /// This life knows `events`; what a former one knew does not count any more.
+    /// The job has so many ranks by now.
+    pub fn grow(&mut self, ranks: usize) {
+        self.in_image.resize(ranks, 0);
+    }
+
+    /// Tells that this life knows `events`; what a former one knew no longer counts.
     pub fn tell(&mut self, node: &Node, events: &[Event]) {
         self.replace(node, events);
         self.told += 1;
@@ -57,46 +58,41 @@ impl Knowledge {
             .store(life << TOLD_BITS | self.told, Ordering::SeqCst);
     }
 
-    /// What this life has told is not what it will know.
+    /// Takes back what this life has told: it will know something else.
     pub fn take_back(&self, node: &Node) {
         node.own(arena::KNOWLEDGE_LIFE).store(0, Ordering::SeqCst);
     }
 
-    /// An image of this rank is taken, which knows so many deliveries of each rank: all that is here. In one store, and without asking
-    /// for memory.
+    /// Notes that an image of this rank is taken. The image knows so many deliveries of each rank: everything that is
+    /// here. This takes one store, and asks for no memory.
     pub fn note_image(&mut self, node: &Node, latest: &[u64]) {
         self.in_image.copy_from_slice(latest);
-        node.own(arena::KNOWN_TO_IMAGE.item(half(self.word)))
-            .store(self.word & COUNT, Ordering::Release);
+        node.own(arena::KNOWN_TO_IMAGE.item(knowledge_of(self.word).0))
+            .store(knowledge_of(self.word).1 as u64, Ordering::Release);
     }
 
     fn write(&self, node: &Node, word: u64, event: &Event) {
-        let (half, index) = (half(word), (word & COUNT) as usize);
-        let Event {
-            receiver,
-            rclock,
-            record,
-            antecedent,
-        } = event;
-        let named = u64::from(*receiver) | u64::from(record.source) << 32;
-        let words = [named, *rclock, record.polls, *antecedent];
-        for (at, word) in words.into_iter().enumerate() {
+        let (half, index) = knowledge_of(word);
+        for (at, word) in event_words(event).into_iter().enumerate() {
             node.known(node.rank, half, index, at).store(word, Ordering::Relaxed);
         }
     }
 
-    /// Publishes one more; whoever learns anything from this rank later than now finds it.
+    /// Publishes more events, all at once: some of them alone are not closed. A rank that learns anything from this one
+    /// later finds them.
     #[inline]
-    pub fn add(&mut self, node: &Node, event: &Event) {
-        self.write(node, self.word, event);
-        self.word += 1;
+    pub fn add(&mut self, node: &Node, events: &[Event]) {
+        for event in events {
+            self.write(node, self.word, event);
+            self.word += 1;
+        }
         node.own(arena::KNOWLEDGE).store(self.word, Ordering::Release);
     }
 
-    /// It should be written anew, with what is still needed.
+    /// Whether so many more find room before it should be written anew, with what is still needed.
     #[inline]
-    pub fn is_full(&self) -> bool {
-        (self.word & COUNT) as usize >= self.full_at
+    pub fn has_room(&self, events: usize) -> bool {
+        knowledge_of(self.word).1 + events <= self.full_at
     }
 
     #[cold]
@@ -115,8 +111,9 @@ impl Knowledge {
             self.write(node, word, event);
             word += 1;
         }
-        node.own(arena::KNOWN_TO_IMAGE.item(half(word)))
-            .store(word & COUNT, Ordering::Release);
+        let (half, count) = knowledge_of(word);
+        node.own(arena::KNOWN_TO_IMAGE.item(half))
+            .store(count as u64, Ordering::Release);
         for event in events.iter().filter(|event| !is_in_image(event)) {
             self.write(node, word, event);
             word += 1;
@@ -127,30 +124,16 @@ impl Knowledge {
     }
 }
 
-/// What `rank` knows, or what its last image does.
+/// What `rank` knows, or what its last image knows.
 fn known_to(node: &Node, rank: usize, only_image: bool) -> Vec<Event> {
     loop {
         let word = node.of(rank, arena::KNOWLEDGE).load(Ordering::Acquire);
-        let count = match only_image {
-            true => node
-                .of(rank, arena::KNOWN_TO_IMAGE.item(half(word)))
-                .load(Ordering::Acquire),
-            false => word & COUNT,
-        };
-        let read = |index: usize| {
-            let word = |at: usize| node.known(rank, half(word), index, at).load(Ordering::Relaxed);
-            let named = word(0);
-            Event {
-                receiver: named as u32,
-                rclock: word(1),
-                record: Recorded {
-                    source: (named >> 32) as u32,
-                    polls: word(2),
-                },
-                antecedent: word(3),
-            }
-        };
-        let events = (0..count as usize).map(read).collect();
+        let (half, all) = knowledge_of(word);
+        let in_image = || node.of(rank, arena::KNOWN_TO_IMAGE.item(half)).load(Ordering::Acquire);
+        let count = if only_image { in_image() as usize } else { all };
+        let read =
+            |index: usize| event_of([0, 1, 2, 3].map(|at| node.known(rank, half, index, at).load(Ordering::Relaxed)));
+        let events = (0..count).map(read).collect();
         fence(Ordering::Acquire);
         if word >> 32 == node.of(rank, arena::KNOWLEDGE).load(Ordering::Relaxed) >> 32 {
             return events;
@@ -158,7 +141,7 @@ fn known_to(node: &Node, rank: usize, only_image: bool) -> Vec<Event> {
     }
 }
 
-/// Where a rank is.
+/// Which life a rank is in, and what that life has told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Standing {
     life: u64,
@@ -167,13 +150,13 @@ struct Standing {
 }
 
 impl Standing {
-    /// That life has told what it knows.
+    /// Whether that life has told what it knows.
     fn is_known(self) -> bool {
         self.told >> TOLD_BITS == self.life
     }
 }
 
-/// Where all ranks are but this one, which is looking.
+/// Where all ranks are, except this one, which is looking.
 #[derive(PartialEq, Eq)]
 pub struct Lives(Vec<Standing>);
 
@@ -190,9 +173,9 @@ impl Lives {
     }
 }
 
-/// Why there is nothing found.
+/// Why a search found nothing.
 enum Miss {
-    /// What was being read has been forgotten.
+    /// What it was reading has been forgotten.
     Gone,
     Contradiction(String),
 }
@@ -203,13 +186,18 @@ impl From<String> for Miss {
     }
 }
 
-/// All that is known of anybody's deliveries, for a new life of this rank: what the others know, what has been sent and not
-/// taken in, and what came before all that the agent has passed on of this rank's, and that it has sent to itself: both will be there.
-/// Not what else a former life of it knew, nor what one of others did that have not begun again, but for what their images know: they may
-/// have lost their nodes.
+/// Everything known of any rank's deliveries, for a new life of this rank:
 ///
-/// And who lived then: to be compared once more when others can read what this life will know. Of two that begin at the same time one
-/// sees the other.
+/// - what the other ranks know;
+/// - what messages carry that were sent and not taken in;
+/// - this rank's own deliveries before the last output that the agent has passed on, and before its last message to
+///   itself: both will be there.
+///
+/// It leaves out what else a former life of this rank knew. It also leaves out what former lives of other ranks knew
+/// that have not begun again, except what their images know: they may have lost their nodes.
+///
+/// It also returns the lives of that moment. The caller compares that once more when others can read what this life
+/// will know. Of two lives that begin at the same time one sees the other.
 pub fn gather(node: &Node, reduction: Reduction) -> Result<(Gathering, Lives), String> {
     loop {
         let lives = Lives::now(node);
@@ -217,8 +205,8 @@ pub fn gather(node: &Node, reduction: Reduction) -> Result<(Gathering, Lives), S
             add_known(node, &lives.0, to_itself, &mut gathering)?;
             Ok(gathering)
         });
-        // Of who has died meanwhile too little has been looked at; and who has begun again may have taken another way than lives knew that
-        // have ended since.
+        // A rank died or restarted while we looked: what we saw may be incomplete. A restarted rank may also have taken
+        // another way than some lives knew that have ended since. Start over.
         if lives != Lives::now(node) {
             continue;
         }
@@ -230,9 +218,18 @@ pub fn gather(node: &Node, reduction: Reduction) -> Result<(Gathering, Lives), S
     }
 }
 
-/// What messages carry that have not been taken in, and how many deliveries this rank had made before the last message to itself. To be
-/// read before what ranks know: the others go on meanwhile, and a message leaves out what its sender knew to be known to the receiver.
-/// Both have said so before it was sent, and so it is found with them later.
+/// What a former life of this rank knew, or what all other nodes have told since its own was lost. Nobody else needs to
+/// be looked at.
+pub fn own(node: &Node) -> Result<(Gathering, Lives), String> {
+    let mut gathering = Gathering::new(node.ranks());
+    add(&mut gathering, known_to(node, node.rank, false))?;
+    Ok((gathering, Lives::now(node)))
+}
+
+/// What messages carry that have not been taken in, and how many deliveries this rank had made before its last message
+/// to itself. Read this before what ranks know: the others go on meanwhile, and a message leaves out what its sender
+/// knew that the receiver knew. Both had published that before the message was sent, and so it is found with them
+/// later.
 fn on_their_way(node: &Node, reduction: Reduction, lives: &[Standing]) -> Result<(Gathering, u64), Miss> {
     let mut to_itself = 0;
     let mut gathering = Gathering::new(lives.len());
@@ -240,7 +237,7 @@ fn on_their_way(node: &Node, reduction: Reduction, lives: &[Standing]) -> Result
         for source in 0..lives.len() {
             let place = match standing.is_known() {
                 true => node.consumed(source, rank).load(Ordering::Acquire),
-                // All that is there: it goes on from an image, or from the beginning.
+                // Everything that is there: the rank goes on from an image, or from the beginning.
                 false => 0,
             };
             let clock = coming(node, reduction, source, rank, place, &mut gathering)?;
@@ -272,8 +269,8 @@ fn add(gathering: &mut Gathering, events: impl IntoIterator<Item = Event>) -> Re
     added.map_err(|contradiction| contradiction.to_string())
 }
 
-/// What messages from `source` to `rank` carry that stand at `place` or behind it; the deliveries that `source` had made before the last
-/// of them.
+/// Gathers what messages from `source` to `rank` carry that stand at `place` or behind it. Returns the deliveries that
+/// `source` had made before the last of them.
 fn coming(
     node: &Node,
     reduction: Reduction,
@@ -304,7 +301,7 @@ fn coming(
     }
 }
 
-/// What a message from `source` carries, in place of what `piggyback` was; the clock of the sender.
+/// Decodes what a message from `source` carries into `piggyback`, replacing its content; returns the sender's clock.
 pub fn decode(reduction: Reduction, source: Rank, bytes: &[u8], piggyback: &mut Piggyback) -> Result<u64, String> {
     piggyback::decode_into(reduction, bytes, piggyback)
         .map_err(|error| format!("a message from rank {source} carries what it must not: {error}"))
@@ -314,6 +311,7 @@ pub fn decode(reduction: Reduction, source: Rank, bytes: &[u8], piggyback: &mut 
 mod tests {
     use super::*;
     use crate::node::tests::pair;
+    use resurgo_protocol::Recorded;
 
     fn event(rclock: u64) -> Event {
         Event {
@@ -335,11 +333,11 @@ mod tests {
         let events: Vec<Event> = (1..10_000).map(event).collect();
         let mut kept = 0;
         for (index, event) in events.iter().enumerate() {
-            if knowledge.is_full() {
+            if !knowledge.has_room(1) {
                 kept = index - 10;
                 knowledge.replace(&node, &events[kept..index]);
             }
-            knowledge.add(&node, event);
+            knowledge.add(&node, &[*event]);
         }
         assert!(kept > 4000);
         assert_eq!(known_to(&other, 0, false), events[kept..]);
@@ -355,7 +353,7 @@ mod tests {
         knowledge.tell(&node, &events[..5]);
         assert_eq!(known_to(&other, 0, true), events[..2]);
         knowledge.note_image(&node, &[5, 0]);
-        knowledge.add(&node, &events[5]);
+        knowledge.add(&node, &events[5..6]);
         assert_eq!(known_to(&other, 0, true), events[..5]);
         // What has become stable is not kept, and what is new is written first here.
         let kept: Vec<Event> = events[3..9].iter().rev().copied().collect();
@@ -376,10 +374,10 @@ mod tests {
                 let mut knowledge = Knowledge::new(node, &[0, 0]);
                 knowledge.tell(node, &[]);
                 for rclock in 1..300_000 {
-                    if knowledge.is_full() {
+                    if !knowledge.has_room(1) {
                         knowledge.replace(node, &[event(rclock - 2), event(rclock - 1)]);
                     }
-                    knowledge.add(node, &event(rclock));
+                    knowledge.add(node, &[event(rclock)]);
                 }
                 done.store(true, Ordering::Release);
             });

@@ -9,6 +9,7 @@ mod claim;
 mod clock;
 mod completion;
 mod deeds;
+mod direct;
 mod doorbell;
 mod engine;
 mod event_logger;
@@ -26,6 +27,7 @@ mod padding;
 mod record;
 mod rma;
 mod socket;
+mod survivors;
 
 use ofi::{Call, FiProvider};
 use std::cell::UnsafeCell;
@@ -55,7 +57,8 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(FiProvider {
 pub unsafe extern "C" fn fi_prov_ini() -> *mut FiProvider {
     // libfabric drops a provider that speaks an older interface than the MPI library asks for: claim the host's own
     // version. What is used of the interface has kept its layout since 1.14.
-    // A library that Python loaded is not in the global scope: ask for it by name, then for whoever has the symbol.
+    // A library that Python loaded is not in the global scope: ask for it by name, then for any library with the
+    // symbol.
     // SAFETY: looks up a function of the library that is calling.
     unsafe {
         let loaded = libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);

@@ -62,15 +62,15 @@ impl Room {
     }
 }
 
-/// A receive that was posted.
+/// A posted receive.
 pub struct Receive {
     pub context: *mut c_void,
     pub room: Room,
-    /// Rank it accepts messages from; None: any.
+    /// Rank that it accepts messages from; None: any.
     pub source: Option<u32>,
     pub tag: u64,
     pub ignore: u64,
-    /// A multi-receive buffer: messages are laid one behind the other. `Some(next free byte)`.
+    /// A multi-receive buffer, which takes one message behind the other. `Some(next free byte)`.
     pub multi: Option<usize>,
     /// The last part of a multi-receive buffer: its completion gives the buffer back.
     pub last_of_multi: bool,
@@ -78,8 +78,8 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// The next part of a multi-receive buffer, for a message of `total` bytes; the last when less than `min_multi` bytes
-    /// are left behind it.
+    /// The next part of a multi-receive buffer, for a message of `total` bytes; the last when less than `min_multi`
+    /// bytes are left behind it.
     pub fn part(&mut self, total: usize, min_multi: usize) -> Receive {
         let used = self.multi.expect("only a multi-receive buffer has parts");
         let room = self.room.bytes();
@@ -114,7 +114,7 @@ pub struct Unexpected {
     pub total: usize,
     pub arrived: usize,
     pub bytes: Vec<u8>,
-    /// Receive that will get it as soon as all of it is there.
+    /// The receive that gets it when all of it is there.
     pub taken_by: Option<Receive>,
     /// Context of the probe that claimed it.
     pub claimed_by: *mut c_void,
@@ -163,7 +163,7 @@ pub enum Match {
 }
 
 impl Matching {
-    /// The receive for a message that arrives. `min_multi`: a multi-receive buffer with less room is given back.
+    /// The receive for an arriving message. A multi-receive buffer with less room than `min_multi` is given back.
     #[inline]
     pub fn arrive(&mut self, source: u32, envelope: Envelope, total: usize, min_multi: usize) -> Match {
         let tagged = envelope.kind == Kind::Tagged;
@@ -232,6 +232,40 @@ impl Matching {
         } else {
             self.untagged.push_back(receive)
         }
+    }
+
+    /// The context of a multi-receive buffer.
+    pub fn multi(&self) -> Option<*mut c_void> {
+        let buffer = self.untagged.iter().find(|receive| receive.multi.is_some())?;
+        Some(buffer.context)
+    }
+
+    /// Takes out posted receives for messages with tags.
+    pub fn take_out(&mut self, mut which: impl FnMut(&Receive) -> bool) -> Vec<Receive> {
+        let (taken, rest): (VecDeque<_>, _) = std::mem::take(&mut self.tagged)
+            .into_iter()
+            .partition(|receive| which(receive));
+        self.tagged = rest;
+        taken.into()
+    }
+
+    /// Drops complete messages with tags that no receive will take.
+    pub fn drop_unexpected(&mut self, mut which: impl FnMut(&Unexpected) -> bool) {
+        self.unexpected_tagged
+            .retain(|message| !message.complete() || !which(message));
+    }
+
+    /// Drops the rest of a message whose sender has failed. False: a receive has taken it.
+    pub fn forget(&mut self, half: *const Unexpected) -> bool {
+        let mut found = false;
+        for queue in [
+            &mut self.unexpected_tagged,
+            &mut self.unexpected_untagged,
+            &mut self.claimed,
+        ] {
+            queue.retain(|message| !std::ptr::eq(&**message, half) || std::mem::replace(&mut found, true));
+        }
+        found
     }
 
     /// Takes back the receive with this context.

@@ -1,4 +1,4 @@
-//! A message as a program gives it: its kind, its envelope and the pieces of memory that its bytes lie in.
+//! A message as a program gives it: its kind, its envelope and the pieces of memory that hold its bytes.
 
 pub use resurgo_wire::entry::{KINDS, Kind};
 
@@ -21,7 +21,7 @@ pub struct Message<'a> {
     pub iov: &'a [libc::iovec],
     /// Bytes in all of `iov`.
     pub total: usize,
-    /// What the message carries of others' deliveries, as bytes; nothing under most protocols.
+    /// What the message carries of others' deliveries, as bytes; empty under most protocols.
     pub piggyback: &'a [u8],
 }
 

@@ -4,15 +4,17 @@ use resurgo_protocol::chandy_lamport::{Place, Waves};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Protocol, kinds};
 use resurgo_wire::counters::Cost;
+use resurgo_wire::direct;
 use resurgo_wire::handshake::Server;
 use resurgo_wire::node_memory::{
     self as nm, Arena, BLOCK, Control, CutTable, Field, Header, Layout, SEGMENT, Text, Word, arena, control, header,
 };
 use resurgo_wire::services::{Service, Services};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Whether large pages are at hand. Where they were not, some small ones are taken before the next, twice as many each time.
+/// Whether large pages are available. After a failure some small ones come before the next attempt, twice as many each
+/// time.
 #[derive(Default)]
 pub struct Large {
     /// Blocks to go.
@@ -44,17 +46,17 @@ pub struct Node {
     base: *mut u8,
     pub layout: Layout,
     pub rank: usize,
-    /// Ranks that there is room for; see [`Node::ranks`].
+    /// The number of ranks with room; see [`Node::ranks`].
     pub size: usize,
     /// Messages and the order of their deliveries are logged.
     pub logs: bool,
-    /// Images are taken in waves. Without logging the data path is that of `none`.
+    /// Ranks take images in waves. Without logging the data path is that of `none`.
     pub waves: bool,
-    /// All ranks can return to one.
+    /// All ranks can return to a wave.
     pub returns_together: bool,
-    /// They stop nobody.
+    /// Waves stop no rank.
     pub waves_pass: bool,
-    /// They stop one group of ranks after the other.
+    /// Waves stop one group of ranks after the other.
     pub in_groups: bool,
     /// Per rank: whether it is in this rank's group, so that both return together (hierarchical). Otherwise empty.
     inside: Vec<bool>,
@@ -63,14 +65,23 @@ pub struct Node {
     pub reduction: u32,
     pub clock_spread: u32,
     pub tolerate_node: bool,
+    /// The node is one of several, and is lost with records and logs: later lives of its ranks begin on other nodes
+    /// (pessimistic, causal). So images do not know where channels lie.
+    pub moves: bool,
     pub spill: bool,
     pub spin_ns: u64,
     pub prefault_segments: usize,
     /// Where the event loggers are.
     pub event_loggers: Vec<SocketAddr>,
-    /// Where the channel memories are, through which all messages go if there are any.
+    /// Whether these servers receive what the kernel takes, whatever becomes of this rank and its node.
+    pub servers_are_here: bool,
+    /// The channel memories, which carry all messages if there are any.
     pub channel_memories: Vec<SocketAddr>,
     pub job_key: [u8; 32],
+    /// The program deals with failures itself.
+    pub survives: bool,
+    /// The socket that wakes ranks which sleep at theirs; -1: no rank sleeps there.
+    pub bell: AtomicI32,
 }
 
 /// The header as it was when the rank began.
@@ -88,10 +99,14 @@ impl HeaderPage {
     }
 
     fn services(&self) -> Services {
-        let word = |at| self.get(header::SERVICES.item(at));
-        let places = (0..nm::MAX_SERVICES).map(|place| std::array::from_fn(|at| word(place * Service::WORDS + at)));
-        places.map_while(Service::from_words).collect()
+        services(|at| self.get(header::SERVICES.item(at)))
     }
+}
+
+/// The servers, of which `word` reads the words in the header.
+fn services(word: impl Fn(usize) -> u64) -> Services {
+    let places = (0..nm::MAX_SERVICES).map(|place| std::array::from_fn(|at| word(place * Service::WORDS + at)));
+    places.map_while(Service::from_words).collect()
 }
 
 /// Why a rank cannot use its node memory.
@@ -102,7 +117,7 @@ fn failed(what: &str) -> AttachError {
     AttachError(format!("{what}: {}", std::io::Error::last_os_error()))
 }
 
-/// The number of this rank, as the agent has told it.
+/// The number of this rank, from the agent.
 fn own_rank() -> Result<usize, AttachError> {
     let rank = std::env::var(nm::ENV_RANK).ok().and_then(|text| text.parse().ok());
     rank.ok_or_else(|| {
@@ -158,7 +173,7 @@ impl HeaderPage {
 
 /// Maps the node memory at `place`, to be read.
 fn map(layout: &Layout, place: usize) -> Result<*mut u8, AttachError> {
-    // SAFETY: maps address space nobody has (NOREPLACE); the memfd is as long as the layout says.
+    // SAFETY: maps unused address space (NOREPLACE); the memfd is as long as the layout says.
     let base = unsafe {
         libc::mmap(
             place as *mut _,
@@ -199,8 +214,10 @@ impl Node {
         // SAFETY: aligned words inside the mapping, which the agent has written before this rank was started.
         let group = |of: usize| unsafe { *base.add(layout.control(of) + control::GROUP.at).cast::<u64>() };
         let waves = protocol.waves();
+        let moves = page.get(header::TOLERATE_NODE) == nm::OF_SEVERAL && protocol.logs();
         let inside = match waves {
-            kinds::Waves::OfEachGroup => (0..size).map(|other| group(other) == group(rank)).collect(),
+            // Where ranks move, all channels keep the same.
+            kinds::Waves::OfEachGroup if !moves => (0..size).map(|other| group(other) == group(rank)).collect(),
             _ => Vec::new(),
         };
         let writable = libc::PROT_READ | libc::PROT_WRITE;
@@ -236,13 +253,28 @@ impl Node {
             reduction: page.get(header::REDUCTION),
             clock_spread: page.get(header::CLOCK_SPREAD),
             tolerate_node: page.get(header::TOLERATE_NODE) != 0,
+            moves,
             spill: layout.spills,
             spin_ns: page.get(header::SPIN_NS),
             prefault_segments: page.get(header::PREFAULT_SEGMENTS) as usize,
+            servers_are_here: services.are_here(),
             event_loggers: services.of(Server::EventLogger),
             channel_memories: services.of(Server::ChannelMemory),
             job_key: page.bytes(header::JOB_KEY),
+            survives: page.get(header::SURVIVORS) != 0,
+            bell: AtomicI32::new(-1),
         })
+    }
+
+    /// A process that has woken up may be on another node than the one of its image, where servers have other addresses.
+    pub fn find_servers(&mut self) {
+        let services = services(|at| {
+            self.word_at::<u64>(header::SERVICES.item(at).at)
+                .load(Ordering::Relaxed)
+        });
+        self.servers_are_here = services.are_here();
+        self.event_loggers = services.of(Server::EventLogger);
+        self.channel_memories = services.of(Server::ChannelMemory);
     }
 
     fn word_at<T: Word>(&self, offset: usize) -> &T::Atomic {
@@ -264,29 +296,44 @@ impl Node {
         self.logs || !self.channel_memories.is_empty()
     }
 
-    /// Ranks that the job has had so far. Those beyond have sent nothing and been sent nothing, and their parts of the
-    /// memory should not be touched: that would cost a page each.
+    /// Ranks that the job has had so far. Later ranks have sent and received nothing; touching their parts of the
+    /// memory would cost a page each.
     pub fn ranks(&self) -> usize {
         (self.header(header::RANKS).load(Ordering::Acquire) as usize).min(self.size)
     }
 
     /// A field of the header.
     #[inline]
-    fn header<T: Word>(&self, field: Field<Header, T>) -> &T::Atomic {
+    pub fn header<T: Word>(&self, field: Field<Header, T>) -> &T::Atomic {
         self.word_at::<T>(field.at)
     }
 
-    /// Which of the ranks 64 × `word` and following, on other nodes, have news.
+    /// Where the controls of ranks begin.
+    pub fn controls(&self) -> *const u8 {
+        self.control(0, control::INCARNATION).as_ptr().cast()
+    }
+
+    /// Which of the ranks from 64 × `word` on, on other nodes, have news.
     pub fn news(&self, word: usize) -> &AtomicU64 {
         self.header(header::NEWS.item(word))
     }
 
-    /// Whether what moves messages to other nodes must be woken.
+    /// Whether the mover must be woken.
     pub fn mover_sleeps(&self) -> bool {
         self.header(header::MOVER_SLEEPS).load(Ordering::SeqCst) != 0
     }
 
-    /// Whether this node may still say something to others: its agent has its lease.
+    /// Ranks may carry channels to other nodes themselves.
+    pub fn is_direct(&self) -> bool {
+        self.header(header::DIRECT).load(Ordering::Acquire) != 0
+    }
+
+    /// The address at which ranks of other nodes find this node.
+    pub fn address(&self) -> [u64; 2] {
+        [0, 1].map(|at| self.header(header::ADDRESS.item(at)).load(Ordering::Acquire))
+    }
+
+    /// Whether this node may still send: its agent has its lease.
     pub fn is_valid(&self) -> bool {
         let until = self.header(header::VALID_UNTIL).load(Ordering::Relaxed);
         until == 0 || crate::clock::since_boot_ns() < until
@@ -296,6 +343,34 @@ impl Node {
     #[inline]
     pub fn is_elsewhere(&self, rank: usize) -> bool {
         self.control(rank, control::SLEEPING).load(Ordering::Relaxed) == nm::ELSEWHERE
+    }
+
+    /// The record is lost with the node of former lives, and not written anew: after so many deliveries it is what the
+    /// event logger has.
+    pub fn record_lost(&self) -> Option<u64> {
+        let lost = self.control(self.rank, control::RECORD_LOST).load(Ordering::Acquire);
+        lost.checked_sub(1).filter(|_| self.moves)
+    }
+
+    /// The record is there again.
+    pub fn find_record_again(&self) {
+        self.set(control::RECORD_LOST, 0);
+    }
+
+    /// A word that this rank and movers share about its channels to or from `other`.
+    #[inline]
+    pub fn direct(&self, other: usize, word: direct::Word) -> &AtomicU64 {
+        self.u64_at(self.layout.arena(self.rank) + self.layout.direct(other) + word as usize)
+    }
+
+    /// Lets this rank write to the copy of the arena of `rank`. False: the system refuses.
+    pub fn make_writable(&self, rank: usize) -> bool {
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a part of the mapping.
+        unsafe {
+            let arena = self.base.add(self.layout.arena(rank));
+            libc::mprotect(arena.cast(), self.layout.arena_stride(), writable) == 0
+        }
     }
 
     /// A field of the control of `rank`.
@@ -314,10 +389,10 @@ impl Node {
         self.control(self.rank, control::COSTS.item(cost as usize))
     }
 
-    /// Adds to what this rank's lives have counted.
+    /// Adds to a count over this rank's lives.
     #[inline]
     pub fn add(&self, cost: Cost, more: u64) {
-        // Nobody else writes there.
+        // No one else writes there.
         self.put(cost, self.cost(cost).load(Ordering::Relaxed) + more);
     }
 
@@ -329,7 +404,7 @@ impl Node {
         }
     }
 
-    /// Sets a cost that is what it is now.
+    /// Sets a cost to its present value.
     #[inline]
     pub fn put(&self, cost: Cost, value: u64) {
         self.cost(cost).store(value, Ordering::Relaxed);
@@ -386,8 +461,8 @@ impl Node {
         self.u64_at(self.layout.arena(destination) + self.layout.consumed() + source * 8)
     }
 
-    /// Serial of the first segment of the channel `source` → `destination` that `destination` can still ask for: what the
-    /// oldest image it may recover from was reading.
+    /// Serial of the first segment of the channel `source` → `destination` that `destination` can still ask for: the
+    /// one that its oldest usable image was reading. Where ranks move: the messages that this image has received.
     pub fn needed_from(&self, source: usize, destination: usize) -> u64 {
         let cursors = |slot: usize| self.layout.arena(destination) + self.layout.cursors(slot);
         self.of_oldest_image(destination, |slot| {
@@ -395,7 +470,7 @@ impl Node {
         })
     }
 
-    /// What is noted of the oldest image that `rank` may recover from, by slot; 0: that is the beginning of the program.
+    /// The notes of the oldest image that `rank` may recover from, by slot; 0: that is the beginning of the program.
     fn of_oldest_image(&self, rank: usize, noted: impl Fn(usize) -> u64) -> u64 {
         let oldest = self.of(rank, arena::OLDEST_IMAGE);
         loop {
@@ -404,49 +479,49 @@ impl Node {
                 return 0;
             }
             let noted = noted(image as usize - 1);
-            // A slot is used again only when its image has stopped being the oldest.
+            // A slot is reused only after its image has stopped being the oldest.
             if oldest.load(Ordering::SeqCst) == image {
                 return noted;
             }
         }
     }
 
-    /// Where this rank notes how far it has read `source`'s channel in the image of `slot`.
+    /// Where this rank notes its position in `source`'s channel in the image of `slot`: see [`Node::needed_from`].
     pub fn image_cursor(&self, slot: usize, source: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + self.layout.cursors(slot) + source * 8)
     }
 
-    /// Where this rank notes how many messages it had sent to `peer`, and had been delivered from it, by the image of `slot`.
+    /// Where this rank notes the messages sent to `peer` and delivered from it by the image of `slot`.
     pub fn image_counts(&self, slot: usize, peer: usize) -> [&AtomicU64; 2] {
         let tables = [self.layout.image_sent(slot), self.layout.image_delivered(slot)];
         tables.map(|table| self.u64_at(self.layout.arena(self.rank) + table + peer * 8))
     }
 
-    /// Reference of the record's segment that this rank's oldest usable image goes on in, 0: all are needed.
+    /// Reference of the record's segment where this rank's oldest usable image continues, 0: all are needed.
     pub fn record_needed_from(&self) -> u64 {
         self.of_oldest_image(self.rank, |slot| {
             self.own(arena::RECORD_CURSORS.item(slot)).load(Ordering::Acquire)
         })
     }
 
-    /// How many deliveries of `rank` the oldest image covers that it may recover from.
+    /// How many deliveries of `rank` its oldest usable image covers.
     pub fn covered(&self, rank: usize) -> u64 {
         let clock = |slot: usize| arena::IMAGE_CLOCKS.item(slot);
         self.of_oldest_image(rank, |slot| self.of(rank, clock(slot)).load(Ordering::Acquire))
     }
 
-    /// Messages that `source` had sent to `destination` when a wave stopped it; inside a group, that any life of it has.
+    /// Messages that `source` had sent to `destination` when a wave stopped it; inside a group, those of all its lives.
     pub fn announced(&self, source: usize, destination: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(source) + self.layout.announced() + destination * 8)
     }
 
-    /// Where this rank says how many messages it has sent to `destination` so far.
+    /// Where this rank publishes the number of messages sent to `destination`.
     #[inline]
     pub fn sent(&self, destination: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + self.layout.sent() + destination * 8)
     }
 
-    /// How far waves that stop nobody have come.
+    /// How far the waves that stop no rank have come.
     #[inline]
     pub fn waves(&self) -> Waves {
         Waves {
@@ -466,7 +541,7 @@ impl Node {
         self.own(arena::OLDEST_WAVE).load(Ordering::Acquire)
     }
 
-    /// Whether a message to `destination` may leave now, as far as waves of groups go.
+    /// Whether waves of groups let a message to `destination` leave now.
     #[inline]
     pub fn passes(&self, destination: usize) -> bool {
         let turn = Turn::from_word(self.header(header::TURN).load(Ordering::Acquire));
@@ -477,12 +552,12 @@ impl Node {
         self.control(rank, control::GROUP).load(Ordering::Relaxed) as u32
     }
 
-    /// Where this rank notes how far it had come at its cut.
+    /// Where this rank notes its position at its cut.
     pub fn cut(&self, table: CutTable, other: usize) -> &AtomicU64 {
         self.u64_at(self.layout.arena(self.rank) + self.layout.cut(table) + other * 8)
     }
 
-    /// Where `destination` was at its last cut in the channel from this rank.
+    /// The position of `destination` at its last cut in the channel from this rank.
     pub fn cut_of(&self, destination: usize) -> Place {
         let start = self.layout.arena(destination);
         let wave = self.of(destination, arena::CUT).load(Ordering::Acquire);
@@ -498,7 +573,7 @@ impl Node {
         }
     }
 
-    /// 1 + serial of what lies in `slot` of `owner`'s arena.
+    /// 1 + serial of the segment in `slot` of `owner`'s arena.
     #[inline]
     pub fn serial_in(&self, owner: usize, slot: usize) -> &AtomicU64 {
         debug_assert!(slot < self.layout.log_segments);
@@ -526,15 +601,15 @@ impl Node {
         }
     }
 
-    /// Start of this rank's table of what it has made and removed ([`nm::deeds`]).
+    /// Start of this rank's table of created and removed files ([`nm::deeds`]).
     pub fn deeds(&self) -> *mut u8 {
         // SAFETY: inside the mapping.
         unsafe { self.base.add(self.layout.arena(self.rank) + self.layout.deeds()) }
     }
 
-    /// Gives the rank's own segments `from..to` their memory now. Whole blocks get a large page each, if the kernel has any
-    /// (MADV_COLLAPSE, Linux 6.1; nobody needs to allow it): that takes a tenth of the time of as many small ones, and the processor finds
-    /// its way in it faster.
+    /// Gives the rank's own segments `from..to` their memory now. Whole blocks get a large page each, if the kernel has
+    /// any (MADV_COLLAPSE, Linux 6.1; needs no permission). That takes a tenth of the time of as many small ones, and
+    /// address translation is faster.
     pub fn populate(&self, from: usize, to: usize, large: &mut Large) {
         let to = to.min(self.layout.log_segments);
         if from >= to {
@@ -542,9 +617,9 @@ impl Node {
         }
         let (start, bytes) = (self.segment(self.rank, from), (to - from) * SEGMENT);
         let blocks = from.next_multiple_of(BLOCK)..to / BLOCK * BLOCK;
-        // The system call itself: the MPI library may have put something in the place of libc's function, and this may be
-        // the thread that captures the process, of which libc knows nothing.
-        // SAFETY: own, writable part of the mapping, whose content stays. Failure only means small pages, or page faults later.
+        // The system call itself: the MPI library may have replaced libc's function, and the thread that captures the
+        // process, unknown to libc, may run this. SAFETY: own, writable part of the mapping, whose content stays.
+        // Failure only means small pages, or page faults later.
         unsafe {
             if !blocks.is_empty() && large.are_worth_it() {
                 let first = self.segment(self.rank, blocks.start) as usize;
@@ -584,13 +659,13 @@ pub mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// What the agent says of waves.
+    /// The agent's words about waves.
     pub fn set_waves(node: &Node, asked: u64, over: u64) {
         node.header(header::WAVES_ASKED).store(asked, Ordering::Release);
         node.header(header::WAVES_OVER).store(over, Ordering::Release);
     }
 
-    /// What the agent says of a wave of groups: whose turn it is, and the groups of both ranks.
+    /// The agent's words about a wave of groups: whose turn it is, and the groups of both ranks.
     pub fn set_turn(node: &Node, turn: Turn, groups: [u64; 2]) {
         for (rank, group) in groups.into_iter().enumerate() {
             node.control(rank, control::GROUP).store(group, Ordering::Relaxed);
@@ -647,9 +722,19 @@ pub mod tests {
         );
     }
 
+    impl Node {
+        /// Ranks of other nodes may call this one at that address.
+        pub fn be_direct(&self, address: std::net::IpAddr) {
+            self.header(header::DIRECT).store(1, Ordering::Relaxed);
+            for (at, word) in direct::to_words(address).into_iter().enumerate() {
+                self.header(header::ADDRESS.item(at)).store(word, Ordering::Relaxed);
+            }
+        }
+    }
+
     static NEXT_PLACE: Mutex<usize> = Mutex::new(1 << 44);
 
-    /// A node memory of a test's own, seen by two ranks; of the header there is only their number, and every part is writable.
+    /// A test's own node memory, seen by two ranks; its header has only their number, and every part is writable.
     pub fn pair(log_segments: usize, logs: bool) -> (Node, Node) {
         let layout = Layout {
             size: 2,
@@ -658,7 +743,7 @@ pub mod tests {
             piggybacks: true,
         };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
-        // SAFETY: anonymous memory at a place no other test has.
+        // SAFETY: anonymous memory at a place of this test alone.
         let base = unsafe {
             libc::mmap(
                 *place as *mut _,
@@ -686,12 +771,16 @@ pub mod tests {
             reduction: 0,
             clock_spread: 0,
             tolerate_node: false,
+            moves: false,
             spill: false,
             spin_ns: 0,
             prefault_segments: 0,
+            servers_are_here: true,
             event_loggers: Vec::new(),
             channel_memories: Vec::new(),
             job_key: [0; 32],
+            survives: false,
+            bell: AtomicI32::new(-1),
         };
         let (first, second) = (seen_by(0), seen_by(1));
         first.header(header::RANKS).store(2, Ordering::Relaxed);

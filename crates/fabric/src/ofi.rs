@@ -39,7 +39,7 @@ pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 pub const FI_ORDER_ALL: u64 = 0x1ff;
 
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
-/// A provider's own address format; the value of FI_ADDR_STR's neighbours does not matter to MPI libraries.
+/// A provider's own address format; MPI libraries do not care about its value.
 pub const FI_ADDR_PSMX: u32 = 5;
 
 pub const FI_AV_UNSPEC: u32 = 0;
@@ -100,7 +100,7 @@ pub struct Call(pub *const ());
 // SAFETY: a function's address is the same for every thread.
 unsafe impl Sync for Call {}
 
-/// What stands in every slot that is not served.
+/// Stands in every slot that is not served.
 pub extern "C" fn unsupported() -> isize {
     -(FI_ENOSYS as isize)
 }

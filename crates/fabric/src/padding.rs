@@ -1,21 +1,21 @@
 //! Bytes of MPI's internal messages that nobody sets.
 //!
-//! MPICH builds the headers of its active messages (one-sided communication, part of its control traffic) in structures on
-//! the stack and sends them whole. Padding between their fields, and fields that a message does not use, hold whatever lay
-//! on the stack: they differ between the lives of a rank and mean nothing. They are left out when a send is compared with
-//! the one a former life made; everything else of the message is compared.
+//! MPICH builds the headers of its active messages (one-sided communication, part of its control traffic) in structures
+//! on the stack and sends them whole. Padding between their fields, and fields that a message does not use, hold
+//! whatever lay on the stack. They differ between the lives of a rank and mean nothing. The comparison of a send with a
+//! former life's leaves them out, and compares everything else of the message.
 //!
 //! An active message is a 24-byte header (handler, type and size of the handler's structure in bytes 0, 1 and 2), the
-//! structure, and data. The table is for `src/mpid/ch4/src/ch4_types.h` of MPICH 5.0; a message whose structure has another
-//! size is compared whole. The structures of 64 bytes and more may be followed by the description of a datatype, which counts
-//! to their size.
+//! structure, and data. The table is for `src/mpid/ch4/src/ch4_types.h` of MPICH 5.0; a message whose structure has
+//! another size is compared whole. The structures of 64 bytes and more may be followed by the description of a
+//! datatype, which counts to their size.
 
 use crate::message::{Kind, Message, Pieces};
 
 /// Bytes of the header of an active message.
 pub const HEADER: usize = 24;
 
-/// Offsets in a message that are left out of the comparison, behind the header.
+/// Offsets in a message, behind the header, that the comparison leaves out.
 #[derive(Clone, Copy)]
 pub struct Unset {
     structure: &'static [(usize, usize)],
@@ -75,8 +75,8 @@ const LOCK_REQUEST: u8 = 28;
 /// The kind of message that offers its data for reading.
 const OFFER: u8 = 4;
 
-/// What to leave out of a message. (Of the message that is sent, as a log may have it in pieces, the first of which tells nothing:
-/// in one with another header that header differs.)
+/// What to leave out of a message. (It looks at the message being sent: a log may have it in pieces, and the first
+/// piece alone tells nothing. If the message in the log has another header, that header differs.)
 pub fn of(message: &Message) -> Unset {
     if message.envelope.kind != Kind::Untagged {
         return NONE;
@@ -87,7 +87,7 @@ pub fn of(message: &Message) -> Unset {
     unset(header)
 }
 
-/// The same of an untagged message that begins with `header`.
+/// The same for an untagged message that begins with `header`.
 fn unset(header: &[u8]) -> Unset {
     let &[handler, kind, size, ..] = header else {
         return NONE;

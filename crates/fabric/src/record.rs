@@ -1,7 +1,8 @@
 //! The record: a rank's own deliveries, in order, in its arena.
 //!
-//! A chain of segments of 64-bit words. The first says how many deliveries lie before the segment; then come
-//! `stamp << 53 | (source + 1) << 40 | polls`, 0 where nothing is recorded yet; the last word is the reference of the next segment. One store publishes a determinant whole. The record is never spilled.
+//! A chain of segments of 64-bit words. The first word says how many deliveries lie before the segment. Then come
+//! `stamp << 53 | (source + 1) << 40 | polls`, 0 where nothing is recorded yet. The last word is the reference of the
+//! next segment. One store publishes a determinant whole. The record is never spilled.
 
 use crate::arena::Arena;
 use crate::node::Node;
@@ -16,8 +17,8 @@ const POLLS: u32 = 40;
 const STAMP: u32 = 53;
 const _: () = assert!(nm::MAX_RANKS < 1 << (STAMP - POLLS));
 
-/// What a record says of a message besides its source, where no log outlives it that a repeated one could be compared with: a few
-/// bits of these words. Never more than fit.
+/// What a record says of a message besides its source: a few bits of these words, never more than fit. It is for
+/// messages that no log outlives the process with, so that a repeated one can be compared.
 pub fn stamp(words: [u64; 4]) -> u64 {
     let mix = |state: u64, word: &u64| (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     words.iter().fold(1, mix) >> STAMP
@@ -30,7 +31,7 @@ pub struct Cursor {
     /// Reference of the segment, 0: none.
     reference: u64,
     index: usize,
-    /// That of the determinant read last.
+    /// Stamp of the determinant read last.
     stamp: u64,
 }
 
@@ -41,7 +42,7 @@ impl Cursor {
         cursor
     }
 
-    /// Before the first life looks for the record.
+    /// For the time before the first life looks for the record.
     pub fn nowhere() -> Self {
         Cursor {
             segment: std::ptr::null(),
@@ -49,6 +50,38 @@ impl Cursor {
             index: 0,
             stamp: 0,
         }
+    }
+
+    /// A record begins whose first `above` deliveries are not needed. What there was is forgotten.
+    pub fn begin_anew(node: &Node, arena: &mut Arena, above: u64) -> Self {
+        node.own(arena::DETERMINANTS).store(0, Ordering::Release);
+        let mut cursor = Cursor::nowhere();
+        cursor.extend(node, arena);
+        cursor.word(0).store(above, Ordering::Release);
+        cursor
+    }
+
+    /// Behind the first `deliveries`.
+    ///
+    /// # Errors
+    /// The record begins behind that, after so many.
+    pub fn at(node: &Node, deliveries: u64) -> Result<Self, u64> {
+        let mut cursor = Cursor::start(node);
+        let base = Self::base(node);
+        let behind = deliveries.checked_sub(base).ok_or(base)?;
+        (0..behind).for_each(|_| _ = cursor.read(node));
+        Ok(cursor)
+    }
+
+    /// Deliveries that the record does not go back to.
+    fn base(node: &Node) -> u64 {
+        let start = Cursor::start(node);
+        if start.segment.is_null() { 0 } else { start.clock() }
+    }
+
+    /// Deliveries that nobody will ask this rank for: images cover them, or it came here without them.
+    pub fn covered(node: &Node) -> u64 {
+        node.covered(node.rank).max(Self::base(node))
     }
 
     fn enter(&mut self, node: &Node, reference: u64) {
@@ -69,14 +102,14 @@ impl Cursor {
         self.word(0).load(Ordering::Relaxed) + (self.index - FIRST) as u64
     }
 
-    /// Whether a later life may have begun the record that was not there when this cursor was kept in an image.
+    /// Looks for a record that a later life may have begun after an image kept this cursor.
     pub fn refresh(&mut self, node: &Node) {
         if self.segment.is_null() {
             *self = Cursor::start(node);
         }
     }
 
-    /// The record ends here: what has been recorded behind this place is void.
+    /// Ends the record here: what was recorded behind this place is void.
     pub fn cut_off(&self, node: &Node) {
         if self.segment.is_null() {
             node.own(arena::DETERMINANTS).store(0, Ordering::Release);
@@ -127,12 +160,12 @@ impl Cursor {
         all.skip((above - dropped) as usize).collect()
     }
 
-    /// Determinants from here to the end.
+    /// How many determinants there are from here to the end.
     pub fn count(mut self, node: &Node) -> u64 {
         std::iter::from_fn(|| self.read(node)).count() as u64
     }
 
-    /// Appends a determinant; it survives this process from here on.
+    /// Appends a determinant; from here on it survives this process.
     #[inline]
     pub fn write(&mut self, node: &Node, arena: &mut Arena, recorded: Recorded, stamp: u64) {
         if self.segment.is_null() || self.index == WORDS {
@@ -167,7 +200,7 @@ impl Cursor {
         self.enter(node, reference);
     }
 
-    /// Gives back the segments before that which the oldest usable image goes on in.
+    /// Gives back the segments before the one in which the oldest usable image goes on.
     fn forget(node: &Node, arena: &mut Arena) {
         let needed = node.record_needed_from();
         if needed == 0 {

@@ -1,4 +1,4 @@
-//! Remote memory: what other ranks may reach here, and this rank's reads and writes that are not finished.
+//! Remote memory: what other ranks may reach here, and this rank's unfinished reads and writes.
 
 use crate::completion::{Completion, SendContext};
 use crate::matching::Room;
@@ -15,11 +15,13 @@ struct Region {
 
 /// A read or write whose answer has not come.
 struct Operation {
+    target: usize,
     context: *mut c_void,
     flags: u64,
     completes: bool,
     room: Room,
-    /// Its number as a write sends it in front of its bytes; here because such a send may have to wait for room.
+    /// Its number, which a write sends in front of its bytes. It is kept here because such a send may have to wait for
+    /// room.
     number: Box<[u8; 8]>,
 }
 
@@ -29,9 +31,9 @@ pub struct Rma {
     next_key: u64,
     operations: BTreeMap<u64, Operation>,
     next_operation: u64,
-    /// Addresses in requests are the target's own addresses and not offsets.
+    /// Addresses in requests are the target's own addresses, not offsets.
     pub virtual_addresses: bool,
-    /// Keys are given by the provider and not by who registers.
+    /// The provider chooses keys, not the caller that registers.
     pub own_keys: bool,
     /// Operations finished since the endpoint was opened: what its counter shows.
     pub finished: u64,
@@ -57,14 +59,14 @@ impl Rma {
         Some(key)
     }
 
-    /// The endpoint is a new one. Numbers of operations go on: a late answer belongs to none.
+    /// The endpoint is a new one. Numbers of operations go on, so that a late answer belongs to none.
     pub fn reopen(&mut self) {
         self.regions.clear();
         self.operations.clear();
         self.finished = 0;
     }
 
-    /// Answers are still to come.
+    /// Whether answers are still to come.
     pub fn is_busy(&self) -> bool {
         !self.operations.is_empty()
     }
@@ -94,10 +96,11 @@ impl Rma {
             .room
     }
 
-    /// A read or write begins, whose answer goes to `room`: its number.
-    pub fn begin(&mut self, room: Room, send: SendContext) -> u64 {
+    /// Begins a read or write whose answer goes to `room`; returns its number.
+    pub fn begin(&mut self, target: usize, room: Room, send: SendContext) -> u64 {
         self.next_operation += 1;
         let operation = Operation {
+            target,
             context: send.context,
             flags: send.flags,
             completes: send.completes,
@@ -108,17 +111,30 @@ impl Rma {
         self.next_operation
     }
 
-    /// Its number as bytes that stay where they are until it has been answered.
+    /// Its number as bytes that stay where they are until the answer.
     pub fn number(&self, number: u64) -> &[u8] {
         &*self.operations[&number].number
     }
 
-    /// It has not left.
+    /// Forgets an operation that has not left.
     pub fn give_up(&mut self, number: u64) {
         self.operations.remove(&number);
     }
 
-    /// Operation `number` has been answered by `source` with `bytes` bytes, which lie in its room.
+    /// Ends all operations on `target`, which has failed.
+    pub fn abandon(&mut self, target: usize) -> Vec<Completion> {
+        let numbers = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.target == target);
+        let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
+        numbers
+            .into_iter()
+            .filter_map(|number| self.finish(target, number, 0))
+            .collect()
+    }
+
+    /// Ends operation `number`: `source` has answered with `bytes` bytes, which lie in its room.
     pub fn finish(&mut self, source: usize, number: u64, bytes: usize) -> Option<Completion> {
         let operation = self.operations.remove(&number);
         let operation = operation.expect("an answer belongs to an operation");

@@ -1,14 +1,75 @@
 //! A connection of this rank to a server of the job.
 
+use crate::clock::timespec;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::IntoRawFd;
 
-/// File descriptors from here on are used, so that the program's own numbers do not depend on how many there are.
+/// File descriptors begin here: the program's own numbers do not depend on how many there are.
 const LOWEST_FD: i32 = 64;
 
-/// A rank stands still for an image no longer than this until the servers that it speaks to have all that it has said.
+/// Sending neither waits nor ends the process.
+const HOW: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+
+/// How long a rank stands still for an image, at most, until its servers have all that it has sent.
 pub const STANDSTILL_NS: u64 = 500_000_000;
+
+/// An unpredictable number for a handshake.
+pub fn nonce() -> io::Result<[u8; 32]> {
+    let mut bytes = [0u8; 32];
+    // SAFETY: fills the array.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } {
+        32 => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The bytes that the kernel has taken. None: nothing now. A signal makes it `give` again.
+#[inline]
+fn hand_over(give: impl Fn() -> isize) -> io::Result<Option<usize>> {
+    loop {
+        let sent = give();
+        if sent >= 0 {
+            return Ok(Some(sent as usize));
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::WouldBlock => return Ok(None),
+            io::ErrorKind::Interrupted => {}
+            _ => return Err(error),
+        }
+    }
+}
+
+/// The meaning of `got`, the kernel's answer to a receive. None: nothing has come.
+#[inline]
+fn taken(got: isize) -> io::Result<Option<usize>> {
+    match got {
+        0 => Err(io::Error::other("it closed the connection")),
+        1.. => Ok(Some(got as usize)),
+        _ => {
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            }
+        }
+    }
+}
+
+/// Why a connection to a server is of no use any more.
+pub enum Broken {
+    /// It may be made anew.
+    Gone(String),
+    /// The server refuses this rank.
+    Refused(String),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Broken::Gone(error.to_string())
+    }
+}
 
 /// Closed when it is dropped.
 pub struct Socket(i32);
@@ -26,8 +87,7 @@ impl Socket {
         self.0
     }
 
-    /// In a process that has woken up from an image: the socket was that of the process that the image is of, and whatever has
-    /// the number now is something else.
+    /// In a woken process: the socket belonged to the process of the image, and its number may mean something else now.
     pub fn abandon(self) {
         std::mem::forget(self);
     }
@@ -39,7 +99,7 @@ impl Socket {
         Ok(Socket(stream.into_raw_fd()))
     }
 
-    /// The same under a number that is out of the program's way; itself where the limit of open files is too low for that.
+    /// The same under a number out of the program's way; itself where the limit of open files is too low for that.
     pub fn out_of_the_way(self) -> Result<Socket, Socket> {
         // SAFETY: makes a descriptor.
         match unsafe { libc::fcntl(self.0, libc::F_DUPFD_CLOEXEC, LOWEST_FD) } {
@@ -48,26 +108,22 @@ impl Socket {
         }
     }
 
-    /// Hands bytes to the kernel; how many it took. None: none now.
+    /// Hands bytes to the kernel; returns how many it took. None: none now.
     pub fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        loop {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: sends from the slice.
-            let sent = unsafe { libc::send(self.0, bytes.as_ptr().cast(), bytes.len(), flags) };
-            if sent >= 0 {
-                return Ok(Some(sent as usize));
-            }
-            let error = io::Error::last_os_error();
-            match error.kind() {
-                io::ErrorKind::WouldBlock => return Ok(None),
-                io::ErrorKind::Interrupted => {}
-                _ => return Err(error),
-            }
+        // SAFETY: sends from the slice.
+        hand_over(|| unsafe { libc::send(self.0, bytes.as_ptr().cast(), bytes.len(), HOW) })
+    }
+
+    /// An existing socket.
+    pub fn made(descriptor: i32) -> io::Result<Socket> {
+        match descriptor {
+            0.. => Ok(Socket(descriptor)),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Bytes that the kernel has taken and not transmitted. They are lost with the process when there is something that it has not
-    /// received: its end then resets the connection. What is transmitted is at the other end, on this machine.
+    /// Bytes that the kernel has taken and not transmitted. If input is unread when the process ends, they are lost:
+    /// the end resets the connection. Transmitted bytes are at the other end, on this machine.
     pub fn untransmitted(&self) -> usize {
         const SIOCOUTQNSD: libc::Ioctl = 0x894b;
         let mut bytes: i32 = 0;
@@ -78,28 +134,48 @@ impl Socket {
         }
     }
 
-    /// Waits for `nanoseconds`. False: at once, as the connection is broken.
+    /// Waits for `nanoseconds`. False: returns at once, because the connection is broken.
     pub fn lasts(&self, nanoseconds: u64) -> bool {
         self.poll(nanoseconds, 0) & (libc::POLLERR | libc::POLLHUP) == 0
     }
 
-    /// Takes what has come; how many bytes. None: none now. An error too when the other side has closed it.
+    /// Receives bytes; returns how many. None: none now. Also an error when the other side has closed the connection.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: receives into the slice.
-        match unsafe { libc::recv(self.0, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) } {
-            0 => Err(io::Error::other("it closed the connection")),
-            got if got > 0 => Ok(Some(got as usize)),
-            _ => {
-                let error = io::Error::last_os_error();
-                match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                    _ => Err(error),
-                }
-            }
-        }
+        taken(unsafe { libc::recv(self.0, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) })
     }
 
-    /// Waits until there is something to read, or room to write if that is wanted; at most so long.
+    /// Receives bytes into the one place and then the other; returns how many. None: none now. Also an error when the
+    /// other side has closed the connection.
+    ///
+    /// # Safety
+    /// There is room for as many bytes at both places.
+    #[inline]
+    pub unsafe fn receive_at(&self, places: [(*mut u8, usize); 2]) -> io::Result<Option<usize>> {
+        let places = places.map(|(base, bytes)| libc::iovec {
+            iov_base: base.cast(),
+            iov_len: bytes,
+        });
+        let from = usize::from(places[0].iov_len == 0);
+        // SAFETY: an empty message header, whose pieces are set below.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = places[from..].as_ptr().cast_mut();
+        message.msg_iovlen = places.len() - from;
+        // SAFETY: receives to where the caller says.
+        taken(unsafe { libc::recvmsg(self.0, &mut message, libc::MSG_DONTWAIT) })
+    }
+
+    /// Hands pieces to the kernel; returns how many bytes it took. None: none now.
+    pub fn send_pieces(&self, pieces: &[libc::iovec]) -> io::Result<Option<usize>> {
+        // SAFETY: an empty message header, whose pieces are set below.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut();
+        message.msg_iovlen = pieces.len();
+        // SAFETY: sends from the pieces.
+        hand_over(|| unsafe { libc::sendmsg(self.0, &message, HOW) })
+    }
+
+    /// Waits for input, or for room to write if that is wanted; at most so long.
     pub fn wait(&self, nanoseconds: u64, writes: bool) {
         self.poll(nanoseconds, if writes { libc::POLLOUT } else { libc::POLLIN });
     }
@@ -110,10 +186,7 @@ impl Socket {
             events,
             revents: 0,
         };
-        let timeout = libc::timespec {
-            tv_sec: (nanoseconds / 1_000_000_000) as i64,
-            tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-        };
+        let timeout = timespec(nanoseconds);
         // SAFETY: polls one descriptor.
         unsafe { libc::ppoll(&mut waiting, 1, &timeout, std::ptr::null()) };
         waiting.revents

@@ -1,6 +1,6 @@
-//! The restorer: replaces its own process's memory by that of an image. It is all that is left of the program that made the
-//! plan, runs without a standard library at an address that nobody else uses, and knows nothing of images: it does the
-//! steps of the plan.
+//! The restorer: replaces its own process's memory by that of an image. It runs without a standard library at an
+//! address that nothing else uses. It knows nothing of images: it only does the steps of the plan that the former
+//! program made.
 #![no_std]
 #![no_main]
 

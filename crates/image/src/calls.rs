@@ -1,9 +1,10 @@
-//! System calls that the stop of a thread broke off, and how they go on. The program sees no EINTR that is not its own,
-//! and no timeout begins anew.
+//! System calls that stopping a thread interrupted, and how they go on. The program sees no EINTR of ours, and no
+//! timeout starts over.
 //!
-//! The kernel restarts most calls by itself (SA_RESTART). Those that it never restarts are set up again here. The
-//! registers are what they were before the call; a relative timeout becomes what is left of it. When the call began is
-//! not known at its first stop: so a wait can be longer than asked for, by at most the time between two images.
+//! The kernel restarts most calls by itself (SA_RESTART). This module sets up again those that the kernel never
+//! restarts. The registers get the values from before the call, and a relative timeout becomes the time that is left.
+//! At a call's first stop it is not known when the call began. So a wait can be longer than asked for, by at most the
+//! time between two images.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +15,8 @@ use crate::threads::{MOST, Thread};
 /// When the timeouts now in use were computed, CLOCK_MONOTONIC.
 static SINCE: AtomicU64 = AtomicU64::new(0);
 
-/// Timeouts that restarted calls point to, one a thread. Two sets: while one is written the other is read.
+/// Timeouts that restarted calls point to, one per thread. There are two sets: one is written while the other is still
+/// read.
 type Timeouts = [[libc::timespec; MOST]; 2];
 struct Place(UnsafeCell<Timeouts>);
 // SAFETY: written by the capturing thread alone, while all others stand still.
@@ -22,15 +24,15 @@ unsafe impl Sync for Place {}
 static TIMEOUTS: Place = Place(UnsafeCell::new([[libc::timespec { tv_sec: 0, tv_nsec: 0 }; MOST]; 2]));
 static SET: AtomicUsize = AtomicUsize::new(0);
 
-/// In the upper half of a register whose lower half is a timeout in milliseconds (the kernel looks at the lower only):
-/// it was computed here.
+/// In the upper half of a register, this says that we computed the timeout (in milliseconds) in the lower half. The
+/// kernel looks at the lower half only.
 const COMPUTED: u64 = 0x5265_7375;
 
-/// Where a call has a timeout that is relative and that the kernel does not shorten itself (as it does for ppoll, pselect).
+/// A relative timeout of a call, where the kernel does not shorten it itself (as it does for ppoll and pselect).
 enum Timeout {
     None,
     Milliseconds(libc::c_int),
-    /// A register that points to a timespec; another into which the kernel may have written what is left.
+    /// The register that points to a timespec, and the one whose timespec may receive the time left from the kernel.
     Time(libc::c_int, Option<libc::c_int>),
 }
 
@@ -56,11 +58,12 @@ fn timeout(number: i64, registers: &Registers) -> Timeout {
 
 /// The registers of a thread that stands still.
 fn registers(context: usize) -> &'static mut Registers {
-    // SAFETY: the frame of a thread that stands still or of the caller, who alone looks at it.
+    // SAFETY: the frame is of a stopped thread or of the caller; nobody else looks at it.
     unsafe { &mut (*(context as *mut libc::ucontext_t)).uc_mcontext.gregs }
 }
 
-/// True when the registers are as the `syscall` instruction before (or at) `pc` leaves them: it keeps the address after it.
+/// True when the registers are as a `syscall` instruction that ends at `pc` leaves them: RCX holds the address after
+/// it.
 fn stands_after_call(registers: &Registers, pc: i64) -> bool {
     registers[libc::REG_RCX as usize] == pc
 }
@@ -90,7 +93,7 @@ fn code_before(pc: u64) -> [u8; 16] {
     code
 }
 
-/// The number of the call whose instruction ends at `code`'s end, if the instruction `mov eax, number` stands before it.
+/// The number of the call whose instruction ends `code`, if `mov eax, number` stands right before it.
 fn number_in(code: &[u8; 16]) -> Option<i64> {
     if code[14..] != [0x0f, 0x05] {
         return None;
@@ -101,8 +104,8 @@ fn number_in(code: &[u8; 16]) -> Option<i64> {
     Some(i64::from(u16::from_le_bytes([code[at + 1], code[at + 2]])))
 }
 
-/// All threads stand still: the calls that their stop has broken off are set up to go on. `before` says which call thread
-/// `index` was seen in before it got the signal (number and pc), as far as that is known: it may have moved on meanwhile.
+/// Sets up the interrupted calls of all threads, which stand still, to go on. `before` says which call thread `index`
+/// was in before it got the signal (number and pc), where that is known. The thread may have moved on meanwhile.
 pub fn restart_all(threads: &[Thread], before: impl Fn(usize) -> Option<(i64, u64)>) {
     let now = sys::now_ns();
     let passed = now - SINCE.swap(now, Ordering::SeqCst);
@@ -112,7 +115,7 @@ pub fn restart_all(threads: &[Thread], before: impl Fn(usize) -> Option<(i64, u6
     }
 }
 
-/// In a process that has just woken up: what is left of a timeout is what was left when the image was taken.
+/// In a process that has just woken: a timeout has as much left as when the image was taken.
 pub fn go_on_from_now() {
     SINCE.store(sys::now_ns(), Ordering::SeqCst);
 }
@@ -144,7 +147,8 @@ fn restart(registers: &mut Registers, before: Option<(i64, u64)>, passed: u64, s
     registers[libc::REG_RIP as usize] -= 2;
 }
 
-/// Makes the relative timeout of a call what is left of it. `passed`: nanoseconds since timeouts were last computed here.
+/// Shortens the relative timeout of a call to what is left. `passed`: nanoseconds since timeouts were last computed
+/// here.
 fn shorten(registers: &mut Registers, number: i64, passed: u64, (set, index): (usize, usize)) {
     match timeout(number, registers) {
         Timeout::None => {}
@@ -186,7 +190,7 @@ fn shorten(registers: &mut Registers, number: i64, passed: u64, (set, index): (u
     }
 }
 
-/// True for a thread that stands still in futex(FUTEX_LOCK_PI), 6, or its younger sister, 13.
+/// True for a thread that stands still in futex(FUTEX_LOCK_PI), operation 6, or FUTEX_LOCK_PI2, 13.
 pub fn waits_for_inheriting_mutex(context: usize) -> bool {
     let registers = registers(context);
     stands_after_call(registers, registers[libc::REG_RIP as usize] + 2)
@@ -200,7 +204,7 @@ fn nanoseconds(time: &libc::timespec) -> u64 {
         .saturating_add(time.tv_nsec.max(0) as u64)
 }
 
-/// Calls that a signal handler ends with any flags, and those that it ends without SA_RESTART.
+/// Calls that a signal handler interrupts whatever its flags, and those that it interrupts without SA_RESTART.
 fn is_ended_by_signal(number: i64, restarts: bool) -> bool {
     match number {
         libc::SYS_poll
@@ -238,7 +242,7 @@ fn is_ended_by_signal(number: i64, restarts: bool) -> bool {
 }
 
 /// In the signal handler, before it returns to `context`. A signal for the program that came while the thread stood
-/// still ends its call, as it would have done. Otherwise `pause` would wait for another one.
+/// still ends its call, as it would have without us. Otherwise `pause` would wait for another one.
 pub fn heed_signals(context: usize) {
     // Both are 64 bits in the kernel.
     // SAFETY: the caller's own frame; glibc keeps the kernel's mask in the first word of uc_sigmask.
@@ -304,7 +308,7 @@ mod tests {
         let mut registers = after_call(&instructions);
         registers[libc::REG_RDX as usize] = 100;
         restart(&mut registers, None, 30_000_000, (0, 0));
-        // Nobody knows how long it has waited before.
+        // How long it waited before its first stop is not known.
         assert_eq!(registers[libc::REG_RDX as usize] as i32, 100);
         assert_eq!(registers[libc::REG_RAX as usize], libc::SYS_poll);
         for left in [70, 40, 10, 0] {

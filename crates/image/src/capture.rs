@@ -1,7 +1,7 @@
 //! One image, from the signal to the answer: the capturing thread.
 //!
-//! It exists only while an image is taken. The signal's handler starts it, on a stack of its own, unknown to glibc, with
-//! all signals blocked.
+//! It exists only while an image is taken. The signal's handler starts it, on a stack of its own, unknown to glibc,
+//! with all signals blocked.
 
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind, TRACKED};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
@@ -16,7 +16,7 @@ use crate::{
     capturing_thread, changes, gate, inherited, locks, mappings, open_files, pipes, snapshot, stop, threads, timers,
 };
 
-/// In the signal handler: there is no capturing thread that could answer.
+/// Answers the agent from the signal handler when no capturing thread could be started.
 #[cold]
 #[inline(never)]
 pub fn cannot_start(errno: Errno) {
@@ -31,7 +31,7 @@ pub fn cannot_start(errno: Errno) {
     }
 }
 
-/// What the agent has asked for, and how it is refused. None: a signal from nowhere.
+/// The agent's next request, and the kind of answer that refuses it. None: the signal did not come from the agent.
 fn next_request() -> Option<(Received, Kind)> {
     while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
         match request.datagram.kind {
@@ -72,8 +72,8 @@ extern "C" fn run(_: usize) -> ! {
         };
         refusal = done.err().map(|why| (request, kind, why));
     }
-    // A thread that stops for nothing finds the epoch changed, or starts an empty capture. Copied threads are already released
-    // and may be stopping for the next request.
+    // A thread that stops for nothing finds the epoch changed, or starts an empty capture. Copied threads are already
+    // released and may be stopping for the next request.
     if !taken {
         stop::release();
     }
@@ -83,7 +83,7 @@ extern "C" fn run(_: usize) -> ! {
     capturing_thread::leave()
 }
 
-/// Has the provider see whose turn it is in a wave of groups. On success the answer has been sent.
+/// Lets the provider see whose turn it is in a wave of groups. On success it has sent the answer.
 fn notice(request: &Received) -> Result<(), Refusal> {
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     stop::all(sys::gettid(), first).map_err(refuse)?;
@@ -91,7 +91,7 @@ fn notice(request: &Received) -> Result<(), Refusal> {
         .filter(|_| !gate::is_disabled())
         .ok_or(refuse("it has left MPI"))?;
     (hooks.notice)();
-    // What is asked for next comes after this.
+    // Answer only now: the agent's next request must come after the notice.
     let noticed = Datagram::new(Kind::Noticed, request.datagram.a, 0, 0);
     talk::send(IMAGE_FD, &noticed, &[]).map_err(|_| refuse("the agent does not listen"))
 }
@@ -100,7 +100,7 @@ fn refuse(why: &'static str) -> Refusal {
     Refusal::new(why, -1)
 }
 
-/// The file that will be written over. It is not the program's: closed before the process is copied.
+/// The file to write over. It is not the program's, so it is closed before the process is copied.
 struct Former(i32);
 
 impl Drop for Former {
@@ -109,10 +109,10 @@ impl Drop for Former {
     }
 }
 
-/// Takes the image. On success the answer has been sent.
+/// Takes the image. On success it has sent the answer.
 fn take(request: &Received) -> Result<(), Refusal> {
     let number = request.datagram.a;
-    // What the agent saw of the main thread, to whom the signal went.
+    // What the agent saw of the main thread, which gets the signal.
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     let start = sys::now_ns();
     let file = (request.count > 0).then(|| Former(request.descriptors[0]));
@@ -170,7 +170,7 @@ fn look_around(hooks: &Hooks) -> Result<(), &'static str> {
     locks::refuses().or_else(threads::refuses).map_or(Ok(()), Err)
 }
 
-/// Notes what a copy of the process does not get from the kernel. `file`: is not the program's.
+/// Notes the state that a copy of the process does not get from the kernel. `file` is not the program's.
 fn note_state(hooks: &Hooks, file: Option<&Former>) -> Result<(), Refusal> {
     timers::note().map_err(refuse)?;
     inherited::note();
@@ -184,7 +184,7 @@ fn note_state(hooks: &Hooks, file: Option<&Former>) -> Result<(), Refusal> {
     shared::refuses().map_or(Ok(()), |why| Err(refuse(why)))
 }
 
-/// With all threads standing still: copies the process, or, if that is cheaper, what has changed since `file` was written.
+/// Copies the process while all threads stand still, or only what changed since `file` was written if that is cheaper.
 /// Returns the number of the new process, this end of its socket, and the processor time of a fork, in nanoseconds.
 fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u64>), Refusal> {
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
@@ -210,9 +210,9 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         changes::note(number);
     }
     let mut fork = None;
-    // What the channels held may have come into it.
+    // Only now: draining the channels may have written to shared memory.
     let twins = Twins::new().map_err(give_up)?;
-    // A process that shares the memory would find none of them.
+    // A warm-buffer process shares this memory, and would find no twins: they are dropped below.
     let pages = file
         .as_ref()
         .filter(|_| !shared::is_any())
@@ -228,7 +228,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
         }
     };
     drop(twins);
-    // Where nobody waits for others it is copied while the agent accounts for what the rank has printed.
+    // Outside a wave, the process is copied while the agent still accounts for what the rank has printed.
     let go = in_wave || receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
     // An answer that came since the first look is not in the image, and the agent would not give it again.
@@ -274,7 +274,8 @@ fn has_children() -> bool {
     asked != Err(libc::ECHILD)
 }
 
-/// In the signal handler: starts the thread that takes the image. Returns the epoch that ends when threads are let go.
+/// In the signal handler: starts the thread that takes the image. Returns the epoch that ends when threads are
+/// released.
 pub fn start() -> Result<u32, Errno> {
     capturing_thread::start(run)
 }

@@ -2,11 +2,11 @@
 
 use std::cell::UnsafeCell;
 
-/// A variable that only the capturing thread uses, while all other threads stand still; in a copy of the process, the only
-/// thread there is.
+/// A variable that only the capturing thread uses, while all other threads stand still. In a copy of the process, its
+/// only thread uses it.
 pub struct Captured<T>(UnsafeCell<T>);
 
-// SAFETY: `get` asks its callers to be that thread.
+// SAFETY: only that thread may call `get`.
 unsafe impl<T> Sync for Captured<T> {}
 
 impl<T> Captured<T> {

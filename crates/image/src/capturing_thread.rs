@@ -1,4 +1,5 @@
-//! The capturing thread: unknown to glibc, on a stack of its own, with all signals blocked. It exists only while an image is taken.
+//! The capturing thread: unknown to glibc, on a stack of its own, with all signals blocked. It exists only while an
+//! image is taken.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +9,8 @@ use crate::{clones, stop};
 
 const STACK: usize = 256 << 10;
 
-/// Stack and thread pointer of a capturing thread. There are two: a woken copy of a snapshot still stands on the first when
-/// the next image may already be asked for.
+/// Stack and thread pointer of a capturing thread. There are two: a woken copy of a snapshot still stands on the first
+/// when the agent may already ask for the next image.
 #[repr(C, align(4096))]
 struct Standing {
     stack: [u8; STACK],
@@ -33,8 +34,8 @@ static STANDING: [Place; 2] = [const {
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Lowest address, end, and thread pointer of the stack that the last capturing thread had, and which the snapshot that it
-/// made is on.
+/// Lowest address, end, and thread pointer of the last capturing thread's stack. The snapshot that it made is on it,
+/// too.
 pub fn stack() -> (usize, usize, usize) {
     let own = STANDING[(NEXT.load(Ordering::SeqCst).wrapping_sub(1) % 2) as usize]
         .0
@@ -47,9 +48,10 @@ pub fn stack() -> (usize, usize, usize) {
 /// The thread id of the capturing thread; the kernel clears it when it has left its stack.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// In the signal handler: starts the capturing thread, which does `run`. Returns the epoch that ends when threads are let go.
+/// In the signal handler: starts the capturing thread, which runs `run`. Returns the epoch that ends when threads are
+/// released.
 pub fn start(run: extern "C" fn(usize) -> !) -> Result<u32, Errno> {
-    // The last one may be about to leave, or wait for its copy, which waits for a file server.
+    // The last one may be about to leave. Or it waits for its copy, which waits for a file server.
     let deadline = sys::now_ns() + stop::PATIENCE_NS;
     loop {
         match RUNNING.load(Ordering::SeqCst) {
@@ -58,7 +60,7 @@ pub fn start(run: extern "C" fn(usize) -> !) -> Result<u32, Errno> {
             tid => sys::futex_wait(&RUNNING, tid, Some(1_000_000)),
         }
     }
-    // The last one lets nobody go any more, and this one has nobody to let go yet.
+    // The epoch stays: the last thread releases nobody any more, and this one has stopped nobody yet.
     let epoch = stop::epoch();
     let own = STANDING[(NEXT.fetch_add(1, Ordering::SeqCst) % 2) as usize].0.get();
     // SAFETY: nobody else uses it: the thread that had it before last has left.

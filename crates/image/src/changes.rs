@@ -1,11 +1,11 @@
-//! Which memory the process has written to between its images, so that a file needs to be given only that.
+//! Which memory the process wrote to between its images, so that a file needs to receive only that.
 //!
 //! The kernel keeps track (userfaultfd in its asynchronous write-protecting mode, Linux 6.7). Each page is protected
 //! when an image is taken. The first write to it takes the protection away, in the kernel, unseen by the program.
 //! PAGEMAP_SCAN lists the pages without protection and protects them again. Memory that was mapped or moved since is
 //! not tracked yet and counts as written. A copy of the process inherits the lists but not the tracking.
 //!
-//! Where the kernel has none of this, or a container forbids it, nothing is known and all of the memory is written.
+//! Where the kernel lacks this, or a container forbids it, nothing is known and all of the memory is written.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::shared;
 use crate::sys::{self, Errno, call};
 use crate::zone::{self, Area};
 
-/// Lists of former images that are kept: the file to be written over is usually that of the third image before.
+/// How many lists of earlier images are kept. The file to write over is usually that of the third image before.
 const KEPT: usize = 4;
 /// The first of their areas.
 const AREA: usize = zone::LISTS.start;
@@ -24,7 +24,7 @@ const _: () = assert!(zone::LISTS.end - zone::LISTS.start == KEPT);
 
 /// What was written to between two images.
 struct Changes {
-    /// The later image, and the earlier one (0: all that was there before counts as written). 0 and 0: nothing is known.
+    /// The later image, and the earlier one (0: all memory from before counts as written). 0 and 0: nothing is known.
     number: u64,
     since: u64,
     /// Addresses in ascending order: pairs of start and end.
@@ -34,12 +34,12 @@ struct Changes {
 struct State {
     /// The userfaultfd, -1: none.
     fd: i32,
-    /// The kernel will not have it.
+    /// The kernel refuses to track.
     impossible: bool,
-    /// Names the tracking. Each life has another, and so has tracking that begins again. 0: none.
+    /// Names the tracking. Each life has its own name, and tracking that begins again gets a new one. 0: none.
     name: u64,
     changes: [Changes; KEPT],
-    /// Memory of this library itself, where also the copy of the process writes.
+    /// This library's own memory: a copy of the process writes there, too.
     own: Range<usize>,
 }
 
@@ -106,8 +106,8 @@ pub fn name() -> u64 {
     state().name
 }
 
-/// Lists the memory that the process wrote to since the last image, for image `number`. Between this and the copy only this
-/// library may write, and only to its own memory. All threads stand still.
+/// Lists the memory that the process wrote to since the last image, for image `number`. Between this and the copy only
+/// this library may write, and only to its own memory. All threads stand still.
 pub fn note(number: u64) {
     let state = state();
     if state.impossible {
@@ -123,7 +123,7 @@ pub fn note(number: u64) {
     oldest.ranges.clear();
     (oldest.number, oldest.since) = (number, since);
     if note_all(state.fd, &mut oldest.ranges).is_err() {
-        // Some pages may be protected again that are not on the list.
+        // Some pages may be protected again without being on the list.
         give_up(state);
     }
 }
@@ -155,7 +155,7 @@ fn reset(state: &mut State) {
     }
 }
 
-/// The life goes on without.
+/// Gives up tracking for the rest of this life.
 fn give_up(state: &mut State) {
     leave_tracking(state);
     reset(state);
@@ -177,7 +177,7 @@ const WP_UNPOPULATED: u64 = 1 << 13;
 pub const UFFDIO_API: u32 = 0xc018_aa3f;
 pub const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 const REGISTER_WP: u64 = 2;
-/// Out of the way of the program's descriptors: those of another life must get the same numbers.
+/// Out of the way of the program's descriptors: the program must get the same numbers in every life.
 const HIGH: usize = 1000;
 
 /// A new userfaultfd; `mode`: flags of the call.
@@ -219,7 +219,7 @@ fn note_all(fd: i32, ranges: &mut Area) -> Result<(), Errno> {
             match lines.next_line() {
                 Ok(Some(line)) => {
                     let noted = match MapsLine::parse(line) {
-                        // Its twin is new.
+                        // Each image gets a new twin of it.
                         Some(mapping) if shared::has(&mapping) => add(ranges, mapping.start, mapping.end),
                         Some(mapping) if is_tracked(&mapping) => note_mapping(fd, pages, &mapping, ranges),
                         _ => Ok(()),
@@ -261,7 +261,7 @@ fn note_mapping(fd: i32, pages: i32, mapping: &MapsLine, ranges: &mut Area) -> R
     // SAFETY: only has the kernel keep track.
     match unsafe { call!(libc::SYS_ioctl, fd, UFFDIO_REGISTER, register.as_mut_ptr()) } {
         Ok(_) => protect(pages, mapping, &mut |_, _| Ok(())),
-        // Memory of some kind that cannot be tracked is written each time.
+        // Memory of a kind that cannot be tracked is written each time.
         Err(_) => Ok(()),
     }
 }
@@ -300,7 +300,7 @@ fn add(ranges: &mut Area, start: usize, end: usize) -> Result<(), Errno> {
     ranges.push(&(end as u64).to_ne_bytes())
 }
 
-/// Bytes on the list for image `number`, and of this library, at most.
+/// Bytes on the list for image `number`, plus this library's own: an upper bound.
 pub fn bytes(number: u64) -> u64 {
     let state = state();
     let listed = state.changes.iter().filter(|changes| changes.number == number);
@@ -308,7 +308,7 @@ pub fn bytes(number: u64) -> u64 {
     words.map(|range| range[1] - range[0]).sum::<u64>() + state.own.len() as u64
 }
 
-/// Before which image a page was last written to, asked for in ascending order of addresses.
+/// Answers before which image a page was last written to. Ask in ascending order of addresses.
 pub struct Latest {
     /// The newest first: images, their lists, and the position in each.
     lists: [(u64, &'static [u64], usize); KEPT],
@@ -329,7 +329,7 @@ impl Latest {
         }
     }
 
-    /// The newest image with the page at `start` on its list, 0: none; and up to where, at most `end`, the same is true.
+    /// The newest image that has the page at `start` on its list (0: none), and up to where, at most `end`, that is so.
     pub fn look(&mut self, start: usize, end: usize) -> (u64, usize) {
         if self.own.contains(&start) {
             return (self.lists[0].0, end.min(self.own.end));
@@ -353,7 +353,7 @@ impl Latest {
     }
 }
 
-/// The memory that the process wrote to between two images, asked for in ascending order of addresses.
+/// The memory that the process wrote to between two images. Ask in ascending order of addresses.
 pub struct Since {
     /// The lists, and the position in each.
     lists: [(&'static [u64], usize); KEPT],
@@ -361,7 +361,7 @@ pub struct Since {
 }
 
 impl Since {
-    /// From image `from` to image `to`, by the tracking named `name`; None: that is not known.
+    /// From image `from` to image `to`, by the tracking named `name`. None: not known.
     pub fn new(name: u64, from: u64, to: u64) -> Option<Since> {
         let state = state();
         if state.name == 0 || state.name != name || from == 0 {
@@ -383,7 +383,7 @@ impl Since {
         })
     }
 
-    /// Whether the process wrote to the page at `start`; and up to where, at most `end`, the same is true.
+    /// Whether the process wrote to the page at `start`, and up to where, at most `end`, that is so.
     pub fn look(&mut self, start: usize, end: usize) -> (bool, usize) {
         let mut changed = None;
         let mut next = end;

@@ -30,8 +30,8 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// Starts a thread of the program on the stack that ends at `stack`. It has this number if that is allowed and free,
-/// else a new one. Returns the number.
+/// Starts a thread of the program on the stack that ends at `stack`. It gets number `number` if that is allowed and
+/// free, else a new one. Returns its number.
 ///
 /// # Safety
 /// The stack is nobody else's; `run(argument)` does without glibc's thread-local storage until it has one.
@@ -43,7 +43,7 @@ pub unsafe fn start_thread(
 ) -> Result<i32, Errno> {
     let arguments = CloneArguments {
         flags: THREAD_FLAGS as u64,
-        // The whole of it need not be there: the kernel only adds the two.
+        // Need not be the whole stack: the kernel only adds the two.
         stack: stack as u64 - 16,
         stack_size: 16,
         set_tid: &raw const number as u64,
@@ -65,8 +65,8 @@ pub unsafe fn start_thread(
     }
 }
 
-/// A copy of this process, alone in its copy of the memory, whose parent is this one's parent; 0: this is the copy. It gets
-/// number `wanted` where that is allowed (CAP_CHECKPOINT_RESTORE) and free, else any.
+/// Copies this process: the copy is alone in its copy of the memory, and has this one's parent. Returns 0 in the copy.
+/// The copy gets number `wanted` where that is allowed (CAP_CHECKPOINT_RESTORE) and free, else any.
 pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
     let joined = mappings::join();
     let copied = clone_process(wanted);
@@ -85,10 +85,10 @@ fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
     unsafe { call!(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0, 0, 0, 0) }.map(|pid| pid as i32)
 }
 
-/// Whether new processes may be given numbers: the kernel says no only when it has copied all the memory. So a number is asked for that is
-/// taken, for a process that would share the memory.
+/// Whether new processes may be given numbers. When they may not, the kernel says so only after it has copied all the
+/// memory. So this asks for a number that is taken, for a process that would share the memory.
 fn may_choose_numbers() -> bool {
-    // SAFETY: it makes none; and if it did, this process would wait until that had ended.
+    // SAFETY: the kernel makes no process here; if it did, this process would wait until that one had ended.
     match unsafe { clone_with_number(libc::CLONE_VM | libc::CLONE_VFORK, sys::getpid()) } {
         Ok(0) => crate::sys::exit(0),
         result => result == Err(libc::EEXIST),
@@ -123,7 +123,8 @@ pub unsafe fn start_service(
     unsafe { start(flags, stack, run, argument, Some((tls, ended.as_ptr() as usize))) }
 }
 
-/// Starts a process that shares nothing but the memory, and whose parent is this one's parent; else as [`start_service`].
+/// Starts a process that shares nothing but the memory, and whose parent is this one's parent; else as
+/// [`start_service`].
 ///
 /// # Safety
 /// As there.
@@ -202,7 +203,7 @@ unsafe extern "C" fn make(thread: *const NewThread) -> isize {
     )
 }
 
-/// Dies with the agent, and belongs to no group of the rank's.
+/// Makes this process die with the agent, and belong to no group of the rank's.
 pub fn become_independent(agent: i32) {
     // SAFETY: about the calling process only.
     unsafe {

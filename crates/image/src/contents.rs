@@ -1,8 +1,8 @@
 //! Contents of files that the program changes in place, such as a small database. When the rank goes back to an image,
 //! such a file would be newer than the program. So each image has a copy of it, in memory of the process. A file is
-//! kept if the program can both read it and write to any place of it; all such files have at most [`MOST`] bytes
-//! together. A file that the program only writes, or appends to, is not kept: the program will write it once more
-//! (`sharing.rs` has what is done with what was appended).
+//! kept if the program can both read it and write anywhere in it; all such files together have at most [`MOST`] bytes.
+//! A file that the program only writes, or appends to, is not kept: the program will write it once more. `sharing.rs`
+//! says what happens to appended bytes.
 //!
 //! A file that others write to is left as it is: its new content may be theirs.
 
@@ -17,7 +17,8 @@ use crate::{mappings, proc};
 const MOST: usize = 16 << 20;
 const MOST_FILES: usize = 64;
 
-/// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else (see [`resurgo_wire::places`]).
+/// Where the copies are: below the restorer, so that it leaves them alone, and next to nothing else (see
+/// [`resurgo_wire::places`]).
 const PLACE: usize = 0x1f0_0000_0000;
 /// Bytes that are read and compared at once.
 const STEP: usize = 64 << 10;
@@ -27,18 +28,18 @@ pub fn has_copies_at(address: u64) -> bool {
     (PLACE..PLACE + MOST).contains(&(address as usize))
 }
 
-/// After so many nanoseconds another change has another time: clocks of file systems tick every 10 ms at least.
+/// Nanoseconds after which another change has another time: clocks of file systems tick every 10 ms at least.
 const TICK: u64 = 50_000_000;
 
 #[derive(Clone, Copy)]
 struct Content {
     inode: Inode,
-    /// From [`PLACE`] on, and how long.
+    /// Offset from [`PLACE`], and length.
     at: usize,
     length: usize,
     /// The file's time of change in seconds and nanoseconds, by the file system's clock.
     changed: (i64, i64),
-    /// When that was seen first, and when the content was copied, by this machine's clock.
+    /// When this time was first seen, and when the content was copied, by this machine's clock.
     seen: u64,
     copied: u64,
 }
@@ -78,7 +79,7 @@ impl State {
         &self.contents[..self.count]
     }
 
-    /// Has memory up to `end`, and no more than that.
+    /// Maps or unmaps memory so that it ends at `end`.
     fn map(&mut self, end: usize) -> Result<(), Errno> {
         let from = PLACE + self.mapped;
         if end > self.mapped {
@@ -102,7 +103,7 @@ fn state() -> &'static mut State {
     unsafe { STATE.get() }
 }
 
-/// The descriptors to read the file by and to write to any place of it, if `entry` is the latter and there is the former.
+/// If `entry` can write anywhere in its file, and a descriptor reads that file: the reader and `entry` itself.
 fn ends(entries: &[Descriptor], entry: &Descriptor) -> Option<(i32, i32)> {
     let reads =
         |entry: &Descriptor| entry.status & libc::O_ACCMODE != libc::O_WRONLY && entry.status & libc::O_PATH == 0;
@@ -116,7 +117,7 @@ fn ends(entries: &[Descriptor], entry: &Descriptor) -> Option<(i32, i32)> {
     reader.map(|reader| (reader.fd, entry.fd))
 }
 
-/// Copies what the files hold, but for those that have not changed since the last image. All threads stand still.
+/// Copies what the files hold, except those that have not changed since the last image. All threads stand still.
 pub fn note(entries: &[Descriptor]) {
     let state = state();
     let former = state.contents;
@@ -171,7 +172,8 @@ fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> 
     if is_new {
         length = sys::read_at(reader, to, 0)?;
     } else {
-        // The copy of the last image has these pages, too: writing to a page takes several times the time of reading it.
+        // The last image's snapshot shares these pages: write only those that differ. Writing to a page takes several
+        // times as long as reading it.
         let mut now = [0u8; STEP];
         for (index, to) in to.chunks_mut(STEP).enumerate() {
             length += sys::read_at(reader, &mut now[..to.len()], (index * STEP) as u64)?;
@@ -189,8 +191,8 @@ fn copy(state: &mut State, content: &Content, reader: i32) -> Result<(), Errno> 
     }
 }
 
-/// In a copy that becomes the rank, or in a process that was rebuilt: files that have changed since the image hold again what they held
-/// then. The copies are given up. The error names the descriptor.
+/// In a copy that becomes the rank, or in a rebuilt process: files that changed since the image get their content of
+/// then. Afterwards the copies are given up. The error names the descriptor.
 pub fn bring_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     let state = state();
     for content in state.contents() {
@@ -205,7 +207,7 @@ pub fn bring_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// `is_shared` is asked if there is anything to be done.
+/// Calls `is_shared` only if there is anything to write.
 fn put_back(content: &Content, reader: i32, writer: i32, is_shared: impl Fn() -> bool) -> Result<(), Errno> {
     let mut now = [0u8; STEP];
     let mut is_allowed = false;
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
     use crate::descriptors;
 
-    /// One test at a time has the copies.
+    /// Only one test at a time may use the copies.
     fn alone() -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
         let guard = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -380,7 +382,7 @@ mod tests {
             (kept().remove(0), state().contents()[0].copied)
         };
         let first = copied();
-        // The same time of change, perhaps.
+        // Perhaps with the same time of change.
         file.write_all_at(b"Once", 0).unwrap();
         assert_eq!(copied().0, b"Once");
         thread::sleep(Duration::from_nanos(2 * TICK));
@@ -389,7 +391,7 @@ mod tests {
         assert_eq!(copied(), settled);
         file.write_all_at(b"twice", 0).unwrap();
         assert_eq!(copied().0, b"twice");
-        // Where another file was before.
+        // At the place in the copies where another file was before.
         let (_other, other) = self::file("other", b"other");
         thread::sleep(Duration::from_nanos(2 * TICK));
         copied();

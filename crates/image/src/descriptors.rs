@@ -1,6 +1,6 @@
 //! Open descriptors: what each is, found while the threads stand still.
 
-use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::RANK_FDS;
 
 use crate::captured::Captured;
 use crate::eventfds::{self, Object};
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     File,
     /// A device without a state, or one of the node's own files: the copy may share it.
     Shared,
-    /// Anything else that the kernel keeps a state of.
+    /// Anything else whose state is in the kernel.
     Object(Object),
 }
 
@@ -34,7 +34,7 @@ pub struct Descriptor {
     pub status: i32,
     pub flags: i32,
     pub offset: i64,
-    /// Of a regular file.
+    /// Length of a regular file.
     pub length: i64,
     /// The lock on the whole file (flock), 0: none.
     pub lock: i32,
@@ -43,14 +43,14 @@ pub struct Descriptor {
     /// Device and inode.
     pub inode: (u64, u64),
     pub mode: u32,
-    /// A file of the process itself in /proc. The next life has another one by that name.
+    /// A file of the process itself in /proc. The next life has its own by that name.
     pub of_process: bool,
     /// Others had the file open for writing when the image was taken, or may have it open at any time.
     pub others_write: bool,
 }
 
 impl Descriptor {
-    /// A regular file that can be written to by it.
+    /// Whether the program can write to a regular file by it.
     pub fn is_written(&self) -> bool {
         self.kind == Kind::File && sharing::is_written(self.mode, self.status)
     }
@@ -70,7 +70,7 @@ impl Descriptor {
 struct Table {
     entries: [Descriptor; MOST],
     count: usize,
-    /// What standard input, output and error of this life are.
+    /// Device and inode of this life's standard input, output and error.
     standard: [(u64, u64); 3],
 }
 
@@ -111,7 +111,7 @@ fn same_file(one: i32, other: i32) -> bool {
     // SAFETY: compares numbers (KCMP_FILE = 0).
     match unsafe { call!(libc::SYS_kcmp, own, own, 0, one, other) } {
         Ok(order) => order == 0,
-        // A kernel without it: the same file at the same offset is taken for the same.
+        // On a kernel without kcmp, the same file at the same offset counts as the same open file.
         Err(_) => {
             let offset = sys::lseek(one, 0, libc::SEEK_CUR);
             offset.is_ok()
@@ -121,7 +121,7 @@ fn same_file(one: i32, other: i32) -> bool {
     }
 }
 
-/// Notes every open descriptor but those that are the library's own. The error names what cannot be part of an image.
+/// Notes every open descriptor except the library's own. The error names what cannot be part of an image.
 pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     let table = table();
     table.count = 0;
@@ -153,7 +153,7 @@ pub(crate) fn noted() -> &'static [Descriptor] {
     &table.entries[..table.count]
 }
 
-/// In a process that was rebuilt from a file: which descriptors are those of files that others had open for writing as well.
+/// In a process rebuilt from a file: marks these descriptors, whose files others also had open for writing.
 pub(crate) fn note_shared(shared: &[u64]) {
     let table = table();
     for entry in &mut table.entries[..table.count] {
@@ -165,7 +165,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
     let stat = sys::stat(fd).map_err(|_| "an open file cannot be looked at")?;
     let inode = (stat.st_dev, stat.st_ino);
     let kind = match (fd, stat.st_mode & libc::S_IFMT) {
-        (PMI_FD | NODE_MEMORY_FD | SPILL_FD | IMAGE_FD | NET_FD, _) => Kind::Shared,
+        (fd, _) if RANK_FDS.contains(&fd) => Kind::Shared,
         (_, libc::S_IFIFO) if inode == standard[0] => Kind::Input,
         (_, libc::S_IFIFO) if inode == standard[1] => Kind::Output(1),
         (_, libc::S_IFIFO) if inode == standard[2] => Kind::Output(2),
@@ -202,7 +202,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
     })
 }
 
-/// Whether what seems to be a file is one of this process in /proc. The error names what it is if it cannot be had again.
+/// Whether what looks like a file is one of this process in /proc. The error names it if it cannot be opened again.
 fn is_of_process(fd: i32) -> Result<bool, &'static str> {
     const PROC: i64 = 0x9fa0;
     const MESSAGE_QUEUES: i64 = 0x1980_0202;
@@ -215,14 +215,14 @@ fn is_of_process(fd: i32) -> Result<bool, &'static str> {
     let Some((process, name)) = place_in_proc(fd, &mut target) else {
         return Ok(false);
     };
-    // A thread's number is another one in the next life.
+    // A thread has another number in the next life.
     match process == sys::getpid() && !name.starts_with(b"/task/") {
         true => Ok(true),
         false => Err("it has an open file of another process or of a thread in /proc"),
     }
 }
 
-/// Of a file in the directory of a process in /proc: its number, and what follows in the path.
+/// For a file in a process's directory in /proc: the process's number, and the rest of the path.
 fn place_in_proc(fd: i32, target: &mut [u8; 256]) -> Option<(i32, &[u8])> {
     let mut link = [0; 64];
     let path = sys::readlink(sys::path(&mut link, "/proc/self/fd/", fd, ""), target).ok()?;
@@ -232,7 +232,7 @@ fn place_in_proc(fd: i32, target: &mut [u8; 256]) -> Option<(i32, &[u8])> {
     Some((std::str::from_utf8(number).ok()?.parse().ok()?, name))
 }
 
-/// Under which name such a file is open anew, ended by a zero.
+/// The name under which such a file is opened anew, ended by a zero.
 pub(crate) fn name_of_own(fd: i32, path: &mut [u8; 256]) -> Result<&[u8], Errno> {
     let mut target = [0; 256];
     let (_, name) = place_in_proc(fd, &mut target).ok_or(libc::ENOENT)?;
@@ -285,8 +285,8 @@ pub fn replace(new: i32, old: i32, flags: i32) -> Result<(), Errno> {
     unsafe { call!(libc::SYS_dup3, new, old, cloexec) }.map(|_| ())
 }
 
-/// In a copy: marks files that others write to as well. They may have closed them when this rank returns, and what they have written
-/// is theirs.
+/// In a copy: marks files that others also write to. The others may have closed them by the time this rank returns;
+/// what they wrote is theirs.
 pub fn note_sharing() {
     let table = table();
     sharing::find_shared(|is_shared| {
@@ -297,7 +297,7 @@ pub fn note_sharing() {
     });
 }
 
-/// In a process that was rebuilt from a file: finds which pipes lead to the agent by what was noted.
+/// In a process rebuilt from a file: finds the pipes that lead to the agent by what was noted.
 pub fn find_standard_again() {
     let table = table();
     for entry in &table.entries[..table.count] {

@@ -1,11 +1,11 @@
-//! From when on images can be taken of this process.
+//! When images can be taken of this process.
 
 use resurgo_wire::node_memory::IMAGE_FD;
 
 use crate::hooks::{self, Hooks};
 use crate::{changes, descriptors, gate, handler, sharing, sys, threads};
 
-/// Lets the agent take images of this process from now on, if it has given the process a socket for that.
+/// Lets the agent take images of this process from now on, if it gave the process a socket for that.
 pub fn enable(hooks: Hooks) {
     if sys::fcntl(IMAGE_FD, libc::F_GETFD, 0).is_err() {
         return;
@@ -22,7 +22,7 @@ pub fn enable(hooks: Hooks) {
     handler::install();
 }
 
-/// The endpoint is open again.
+/// Allows images again: the endpoint is open again.
 pub fn enable_again() {
     if hooks::hooks().is_some() {
         gate::enable();

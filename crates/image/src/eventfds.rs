@@ -1,5 +1,5 @@
-//! Descriptors that are no files: eventfd, timerfd, signalfd, epoll, and pipes. The kernel tells the state of each, and makes
-//! another one like it.
+//! Descriptors that are no files: eventfd, timerfd, signalfd, epoll, and pipes. The kernel tells the state of each, and
+//! makes another one like it.
 
 use crate::proc;
 use crate::sys::{Errno, call};
@@ -117,7 +117,7 @@ pub fn make(object: Object) -> Result<i32, Errno> {
                     tv_nsec: (ns % 1_000_000_000) as i64,
                 };
                 let fd = call!(libc::SYS_timerfd_create, clock, 0)?;
-                // One that has run out unread stands still until it is read: it runs out again at once.
+                // A timer that expired unread stands still until it is read: let the new one expire at once.
                 let setting = libc::itimerspec {
                     it_interval: time(interval),
                     it_value: time(if has_run_out { 1 } else { left }),

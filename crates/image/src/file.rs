@@ -1,5 +1,5 @@
-//! Image files: what a sleeping snapshot writes, and how a process is built from it again. docs/internals/image.md has the
-//! format byte by byte.
+//! Image files: what a sleeping snapshot writes, and how a process is built from it again. docs/internals/image.md has
+//! the format byte by byte.
 
 pub(crate) mod answers;
 mod checksum;

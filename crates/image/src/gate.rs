@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::{signal, sys};
 
-/// Thread pointer of the thread that must not be stopped now, 0: nobody.
+/// Thread pointer of the thread that must not be stopped now, 0: none.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// How often a thread was asked to stop inside. It does so when it leaves, as often: each time is about a request of its own.
+/// How often the agent asked a thread inside to stop. It stops as often when it leaves: each time is about its own
+/// request.
 static PENDING: AtomicU32 = AtomicU32::new(0);
 /// This process has woken up from an image and the provider has not noticed.
 static RESTORED: AtomicU32 = AtomicU32::new(0);
-/// No images now (the endpoint is closed).
+/// No images now: the endpoint is closed.
 static DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// While it lives, the calling thread is not stopped for an image. The provider lets one thread in at a time, as the
@@ -60,7 +61,7 @@ fn stop_now() {
     }
 }
 
-/// In the signal handler: true when the calling thread must not stop here. It will come back.
+/// In the signal handler: true when the calling thread must not stop here. It stops later, when it leaves.
 pub(crate) fn must_go_on() -> bool {
     let inside = INSIDE.load(Ordering::Relaxed) == sys::thread_pointer();
     if inside {
@@ -69,12 +70,12 @@ pub(crate) fn must_go_on() -> bool {
     inside
 }
 
-/// True while a thread is inside that was asked to stop: if it sleeps there, wake it.
+/// True while a thread inside has been asked to stop: if it sleeps there, wake it.
 pub(crate) fn is_pending() -> bool {
     PENDING.load(Ordering::Relaxed) != 0
 }
 
-/// Nobody needs to stop any more.
+/// No thread needs to stop any more.
 pub(crate) fn clear_pending() {
     PENDING.store(0, Ordering::Relaxed);
 }
@@ -89,7 +90,7 @@ pub fn take_restored() -> bool {
     RESTORED.load(Ordering::Relaxed) != 0 && RESTORED.swap(0, Ordering::AcqRel) != 0
 }
 
-/// True until [`take_restored`] has said so.
+/// True until [`take_restored`] has returned true.
 pub fn is_restored() -> bool {
     RESTORED.load(Ordering::Acquire) != 0
 }

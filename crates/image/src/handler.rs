@@ -1,4 +1,5 @@
-//! The handler of the signal: the first thread that gets it starts the capturing thread, and each stands still.
+//! The signal's handler: the first thread that gets the signal starts the capturing thread, and every thread stands
+//! still.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +19,7 @@ static OF_GLIBC: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes [`SIGNAL`] stop threads.
 pub fn install() {
-    // glibc sets its own handler when the first thread is made: after that, ours stays.
+    // glibc sets its own handler when the first thread is made. After that, ours stays.
     let _ = std::thread::Builder::new().spawn(|| ()).map(|thread| thread.join());
     let own = on_signal as *const () as usize;
     let action = KernelAction {

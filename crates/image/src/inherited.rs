@@ -1,5 +1,5 @@
-//! What a copy inherits, and a process that is rebuilt from a file does not: handlers of signals, limits, and how soon
-//! it is killed when memory is used up (which a snapshot changes).
+//! State that a copy inherits, and that a process rebuilt from a file does not: signal handlers, limits, and how soon
+//! the kernel kills it when memory is used up. A snapshot changes the last.
 
 use crate::captured::Captured;
 use crate::proc::read_file;
@@ -12,7 +12,7 @@ const LIMITS: usize = 16;
 
 /// All of it, as it was when the threads stopped.
 struct Inherited {
-    /// As the kernel writes it.
+    /// As the kernel prints it.
     oom_score: [u8; 8],
     oom_score_length: usize,
     actions: [KernelAction; SIGNALS],
@@ -58,7 +58,7 @@ pub fn set() {
         // SAFETY: reads what was noted, and writes what there is.
         unsafe {
             let set = call!(libc::SYS_prlimit64, 0, index, &raw const *limit, &raw mut now);
-            // More than is allowed here: what is.
+            // The limit is more than this machine allows: set as much as it does.
             if set == Err(libc::EPERM) && call!(libc::SYS_prlimit64, 0, index, 0, &raw mut now).is_ok() {
                 let most = libc::rlimit {
                     rlim_cur: limit.rlim_cur.min(now.rlim_max),
@@ -72,10 +72,11 @@ pub fn set() {
 
 const OOM_SCORE: &[u8] = b"/proc/self/oom_score_adj\0";
 
-/// How soon the kernel kills this process when memory is used up; 1000: first. An image that is lost costs less than a rank.
+/// How soon the kernel kills this process when memory is used up; 1000: first. Losing an image costs less than losing a
+/// rank.
 pub fn set_oom_score(text: &[u8]) {
     if let Ok(file) = sys::open(OOM_SCORE, libc::O_WRONLY | libc::O_CLOEXEC) {
-        // SAFETY: reads the text. Nobody needs rights to go back to what was before.
+        // SAFETY: reads the text. Going back to the former value needs no rights.
         let _ = unsafe { call!(libc::SYS_write, file, text.as_ptr(), text.len()) };
         sys::close(file);
     }
@@ -89,7 +90,8 @@ pub fn set_own_oom_score() {
     }
 }
 
-/// The program may have less than the numbers of descriptors that it was given (`ulimit -n`): they were there before its limit was.
+/// The program's limit on descriptors (`ulimit -n`) may be below the numbers that it was given: they were there before
+/// its limit was.
 pub fn with_any_descriptor<T>(action: impl FnOnce() -> T) -> T {
     let files = libc::RLIMIT_NOFILE;
     let mut limit = UNLIMITED;

@@ -1,7 +1,7 @@
 //! Images of a running process, taken from inside, without privileges: docs/internals/image.md has the algorithm.
 //!
-//! The provider calls [`enable`] once and holds a [`Guard`] wherever its private state and the memory it shares with other
-//! ranks disagree for a moment. Everything else happens when the agent sends [`SIGNAL`].
+//! The provider calls [`enable`] once and holds a [`Guard`] wherever its private state and the memory it shares with
+//! other ranks disagree for a moment. Everything else happens when the agent sends [`SIGNAL`].
 
 mod calls;
 mod capture;
@@ -46,18 +46,33 @@ pub use sharing::{is_mpi_file, note_mpi_file};
 pub use sys::{make_large_pages, thread_pointer};
 pub use talk::{Socket, ask, log_grows, wants_image};
 
-/// Bytes that wait in a pipe, whichever of its ends is asked.
+/// Bytes that wait in a pipe; either of its ends tells.
 pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {
     sys::readable_bytes(pipe.as_raw_fd()) as u64
 }
 
-/// Makes this process, and the programs that it starts, learn how children end. A parent may have had it ignore SIGCHLD; then
-/// the kernel forgets children at once.
+/// Makes this process, and the programs that it starts, learn how children end. A parent may have made it ignore
+/// SIGCHLD; then the kernel forgets children at once.
 pub fn hear_of_children() {
     // SAFETY: sets what the kernel does with a signal; there is no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// The signal that stops threads: glibc's own SIGSETXID, which no program can block by way of glibc. glibc uses it only
-/// when a process with several threads changes its user.
+/// The signal that stops threads. It is glibc's own SIGSETXID: no program can block it by way of glibc. glibc uses it
+/// only when a process with several threads changes its user.
 pub const SIGNAL: i32 = 33;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// Held by a test while it copies this process, or looks at what the whole process has: descriptors, mappings. A
+    /// copy has all descriptors, and the state of the other tests as it is at that moment.
+    pub type Alone = MutexGuard<'static, ()>;
+
+    pub fn alone() -> Alone {
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,11 +1,12 @@
 //! Held locks of glibc, which know their owner by its thread id, in a process whose threads have new ids.
 //!
-//! Recursive, error-checking, robust and priority-inheriting mutexes compare that id with the caller's, and so do
-//! read-write locks held for writing. The loader's own lock is one of them, held by a thread that loads a library. Only
-//! robust ones can be found by way of the kernel. So the memory is searched for the shape of a held lock with the id of
-//! one of these threads. Images are taken often, and woken up only after a failure: so it is searched then.
+//! Recursive, error-checking, robust and priority-inheriting mutexes compare that id with the caller's. So does the
+//! writer's side of read-write locks. The loader's own lock is one of them, held by a thread that loads a library.
+//! Through the kernel only robust ones can be found. So this module searches the memory for the shape of a held lock
+//! with the id of one of these threads. Images are taken often and woken only after a failure: so it searches when one
+//! wakes.
 //!
-//! Left out: a thread that is captured between the two instructions of glibc that load its id and store it in a lock.
+//! Left out: a thread that stops between the two instructions of glibc that load its id and store it in a lock.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::{Range, RangeInclusive};
@@ -15,8 +16,8 @@ use crate::proc::{Lines, MapsLine};
 use crate::sys::{self, Errno, call};
 use crate::{calls, threads};
 
-/// Why the stopped threads cannot have other ids, if so. One of them has its id in a register, to put it into a robust
-/// or priority-inheriting mutex as soon as it gets that.
+/// Why the stopped threads cannot have other ids, if so: one of them has its id in a register. It will put the id into
+/// a robust or priority-inheriting mutex as soon as it gets that.
 pub fn refuses() -> Option<&'static str> {
     let waits = threads::parked().iter().any(|thread| {
         // SAFETY: glibc's own list head: first entry, offset, and the lock that is being taken or given back.
@@ -26,7 +27,7 @@ pub fn refuses() -> Option<&'static str> {
     waits.then_some("a thread waits for a mutex that is robust or inherits priority")
 }
 
-/// What a thread was called when the image was taken, and what it is called now.
+/// A thread's id when the image was taken, and its id now.
 pub type Renamed = (i32, i32);
 
 const PAGES: usize = 512;
@@ -34,9 +35,9 @@ const OWNER_BITS: u32 = 0x3fff_ffff;
 
 /// Which memory is searched.
 pub enum Where {
-    /// All but this, which may be huge: there are no locks in it.
+    /// All memory except this, which may be huge and has no locks.
     Without(Range<usize>),
-    /// What files are mapped to.
+    /// The mappings of files.
     Files,
 }
 
@@ -64,16 +65,17 @@ pub fn rename(renamed: &[Renamed], memory: &Where) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes before and behind the word that begins a lock's owner, or that the owner is in, to which the lock may extend.
+/// Bytes before and behind the word with a lock's owner to which the lock may extend.
 pub const REACH: usize = 64;
 
-/// Whether a lock that one of these `owners` holds may be in these bytes, or begin or end in them: whole pages. What follows them is asked
-/// for, as it is probably next.
+/// Whether a lock that one of these `owners` holds may be in these bytes, or begin or end in them: whole pages. It
+/// fetches what follows them ahead, as that is probably next.
 pub fn may_hold(bytes: &[u8], owners: &RangeInclusive<i32>) -> bool {
     let lowest = *owners.start() as u32;
     let span = *owners.end() as u32 - lowest;
     let (lines, _) = bytes.as_chunks::<64>();
-    // The second half of every word too, and without an early end, so that several are compared at once.
+    // Look at the second half of every word too, and without an early end, so that the processor compares several at
+    // once.
     let found = lines.iter().fold([0; 16], |found: [u32; 16], line| {
         // SAFETY: no access.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(PAGE).cast()) };
@@ -96,12 +98,12 @@ pub fn rename_in(words: &mut [u64], renamed: &[Renamed]) {
     }
 }
 
-/// One mapping. Pages that were never written, or are the file's, hold no lock.
+/// Searches one mapping. Pages that were never written, or are the file's, hold no lock.
 fn search(pagemap: i32, (start, end): (usize, usize), renamed: &[Renamed]) -> Result<(), Errno> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
-    // The first access to a page of a copied process takes as much time as the search in it, unless it is asked for early.
+    // The first access to a page of a copied process takes as long as searching it, unless it is asked for early.
     const AHEAD: usize = 8;
     let owners = || renamed.iter().map(|(old, _)| *old);
     let owners = owners().min().unwrap_or(0)..=owners().max().unwrap_or(0);
@@ -186,7 +188,7 @@ const RECURSIVE: u32 = 1;
 const ERROR_CHECKING: u32 = 2;
 const ROBUST: u32 = 16;
 const INHERIT: u32 = 32;
-/// Priority ceiling: the lock word has it above bit 19.
+/// A mutex with a priority ceiling: the lock word has the ceiling above bit 19.
 const PROTECT: u32 = 64;
 
 /// True for a held mutex whose owner matters.
@@ -224,7 +226,7 @@ struct ReadWriteLock {
     flags: u32,
 }
 
-/// True for a lock that is held by a writer.
+/// True for a lock that a writer holds.
 fn is_write_lock(lock: &ReadWriteLock) -> bool {
     lock.readers & 3 == 3
         && lock.readers < 1 << 16
@@ -245,7 +247,7 @@ mod tests {
     const NEW: i32 = 12345;
 
     fn renamed_mutex(kind: i32, robust: bool, inherit: bool) -> (i32, u32) {
-        // SAFETY: a mutex of this test's own, left behind in the hands of nobody.
+        // SAFETY: a mutex of this test's own, left behind held.
         unsafe {
             let mutex: &UnsafeCell<libc::pthread_mutex_t> = Box::leak(Box::new(UnsafeCell::new(std::mem::zeroed())));
             let mut attributes = std::mem::zeroed();
@@ -263,7 +265,7 @@ mod tests {
             look(place + 8, place, place + 40, &[(1, 2), (sys::gettid(), NEW)]);
             let found = &mut *mutex.get().cast::<Mutex>();
             let result = (found.owner, found.lock & OWNER_BITS);
-            // Given back, for the list of robust ones is this thread's.
+            // Give it back: the list of robust mutexes is this thread's.
             look(place + 8, place, place + 40, &[(NEW, sys::gettid())]);
             found.owner = sys::gettid();
             libc::pthread_mutex_unlock(mutex.get());

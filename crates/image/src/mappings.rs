@@ -1,4 +1,4 @@
-//! Shared mappings, which a copied process would go on sharing with the original.
+//! Shared mappings. A copied process would go on sharing them with the original.
 
 use resurgo_wire::node_memory::{NODE_MEMORY_FD, SPILL_FD};
 
@@ -8,13 +8,13 @@ use crate::sys::{self, Errno, call};
 use crate::{shared, zone};
 
 /// Where MPI libraries keep memory that they share with ranks of the same node. Every rank is told that it is alone on
-/// its node, so nobody else has it.
+/// its node, so no other process has it.
 const OF_ONE_RANK: [&str; 3] = ["/dev/shm/mpich_", "/dev/shm/Intel_MPI_", "/dev/shm/impi_"];
 /// What /proc says of the memory files that `file/restore/open.rs` makes.
 const LEFTOVER: &[u8] = b"/memfd:resurgo-leftover";
 
-/// Lists the shared memory that only this process has ([`shared`]), and turns what the MPI library has of it into private memory with the
-/// same content. The error says what stands in the way of an image. Threads must stand still.
+/// Lists the shared memory that only this process has ([`shared`]), and turns the MPI library's share of it into
+/// private memory with the same content. The error says what prevents an image. Threads must stand still.
 pub fn survey() -> Result<(), &'static str> {
     const UNREADABLE: &str = "its memory map cannot be read";
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
@@ -59,7 +59,7 @@ pub fn survey() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// There are none in shared memory before Linux 6.15.
+/// Whether there are guards; in shared memory there are none before Linux 6.15.
 fn has_guards(start: usize, end: usize) -> bool {
     let Ok(pages) = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
         return false;
@@ -69,7 +69,7 @@ fn has_guards(start: usize, end: usize) -> bool {
     has
 }
 
-/// Whether there are such pages of any of these categories.
+/// Whether there are pages of any of these categories.
 fn has_pages(pages: i32, range: (usize, usize), categories: u64) -> bool {
     let mut scan = Scan::new(range);
     scan.most_pages = 1;
@@ -84,8 +84,8 @@ fn inode_of(fd: i32) -> Option<u64> {
     sys::stat(fd).ok().map(|stat| stat.st_ino)
 }
 
-/// A number that stands for all mappings, their places and rights. A copied process has the same, unless the program has
-/// asked that some memory is not copied (MADV_DONTFORK).
+/// A number that stands for all mappings, their places and rights. A copied process has the same, unless the program
+/// asked the kernel not to copy some memory (MADV_DONTFORK).
 pub fn checksum() -> Option<u64> {
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
     let mut lines = Lines::new(file);
@@ -94,7 +94,7 @@ pub fn checksum() -> Option<u64> {
         match lines.next_line() {
             Ok(Some(line)) => {
                 let Some(mapping) = MapsLine::parse(line) else { continue };
-                // Not copied, and nobody's loss.
+                // Not copied, and the copy does not need it.
                 if (zone::ZONE..zone::ZONE_END).contains(&mapping.start) {
                     continue;
                 }
@@ -113,15 +113,15 @@ pub fn checksum() -> Option<u64> {
     sum
 }
 
-/// Rights of parts of mappings that have been given others for a moment: start, bytes, and what they were.
+/// Parts of mappings that have other rights for a moment: start, bytes, and their former rights.
 pub struct Joined {
     parts: [(usize, usize, i32); 64],
     count: usize,
 }
 
-/// Gives parts of one mapping that have different rights the same, so that it is one when the process is copied. The
-/// kernel gives each mapping of a copy a past of its own (anon_vma), and never joins two of them again, even with equal
-/// rights. No thread runs.
+/// Gives parts of one mapping the same rights, so that it is one mapping when the process is copied. The kernel gives
+/// each mapping of a copy a past of its own (anon_vma), and never joins two of them again, even with equal rights. No
+/// thread runs.
 pub fn join() -> Joined {
     let mut joined = Joined {
         parts: [(0, 0, 0); 64],
@@ -151,7 +151,7 @@ pub fn join() -> Joined {
     joined
 }
 
-/// Gives them their rights again, here or in a copy of the process.
+/// Gives the parts their rights again, here or in a copy of the process.
 pub fn part(joined: &Joined) {
     for &(start, bytes, protection) in &joined.parts[..joined.count] {
         // SAFETY: what the program had asked for.
@@ -160,7 +160,7 @@ pub fn part(joined: &Joined) {
 }
 
 impl Joined {
-    /// Those that have never been used have no past, and their size may be more than the machine has.
+    /// Leaves out parts that were never used: they have no past, and may be larger than the machine's memory.
     fn open_up(&mut self, part: (usize, usize, i32), pages: i32) {
         const ALL: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let (start, bytes, protection) = part;
@@ -179,8 +179,8 @@ impl Joined {
 
 unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Errno> {
     let bytes = end - start;
-    // SAFETY: new memory, filled and then moved over the old mapping, which is as long; pages that were never touched read as zero and
-    // stay so.
+    // SAFETY: new memory, filled and then moved over the old mapping, which is as long. Pages that were never touched
+    // read as zero and stay so.
     unsafe {
         let new = shared::new_memory(bytes)?;
         shared::copy(start, new, bytes);
@@ -188,12 +188,12 @@ unsafe fn privatise(start: usize, end: usize, protection: i32) -> Result<(), Err
     }
 }
 
-/// True for files that hold memory which only this rank uses.
+/// True for files with memory that only this rank uses.
 fn is_of_one_rank(path: &str) -> bool {
     OF_ONE_RANK.iter().any(|prefix| path.starts_with(prefix))
 }
 
-/// True for such an open file, or what stands for it in a process that was rebuilt.
+/// True for such an open file, or its substitute in a process that was rebuilt.
 pub(crate) fn is_of_library(path: &[u8]) -> bool {
     path.starts_with(LEFTOVER) || std::str::from_utf8(path).is_ok_and(is_of_one_rank)
 }

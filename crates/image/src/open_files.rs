@@ -1,8 +1,8 @@
 //! Open files: how the copy of a process gets offsets, locks and contents of its own.
 //!
-//! A copied process shares the offset of every open file with the original, which goes on. So the copy opens each regular
-//! file and directory anew, through /proc/self/fd (also when its name is gone), and goes to the offset it had. It does so at
-//! once: then a lock that the original gives back is given back, and it is known that they can be opened again.
+//! A copied process shares the offset of every open file with the original, which goes on. So the copy opens each
+//! regular file and directory again, through /proc/self/fd (even when its name is gone), at the old offset. It does so
+//! at once: then a lock that the original releases is free, and failure to open a file shows early.
 
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 
@@ -12,8 +12,8 @@ use crate::sys::{self, Errno, call};
 use crate::trouble::Refusal;
 use crate::{contents, pipes, sharing, watches};
 
-/// Notes every open descriptor but those that are the library's own, and what belongs to each. The error names what cannot be
-/// part of an image.
+/// Notes every open descriptor except the library's own, and what belongs to each. The error names what cannot be part
+/// of an image.
 pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     descriptors::note(is_own)?;
     let entries = descriptors::noted();
@@ -23,7 +23,7 @@ pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// In a copy of the process: all that is no file becomes one of its own. The error names the descriptor.
+/// In a copy of the process: gives it its own of everything that is no file. The error names the descriptor.
 fn renew(table: &[Descriptor]) -> Result<(), (i32, Errno)> {
     pipes::renew(table)?;
     for entry in table {
@@ -45,8 +45,8 @@ fn renew(table: &[Descriptor]) -> Result<(), (i32, Errno)> {
     watches::renew()
 }
 
-/// In a process that was rebuilt from a file, with its descriptors: what else belongs to them. The error names one, and what cannot
-/// be done.
+/// In a process rebuilt from a file, with its descriptors: brings back what else belongs to them. The error names a
+/// descriptor, and what cannot be done.
 pub fn complete() -> Result<(), (i32, Errno, &'static str)> {
     let entries = descriptors::noted();
     for entry in entries {
@@ -74,7 +74,7 @@ fn lock_again(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// What a new life is given by the agent.
+/// What the agent gives a new life.
 pub struct Given {
     pub stdout: i32,
     pub stderr: i32,
@@ -113,7 +113,7 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// What the rank has written to its files since the image goes, as it will write it again.
+/// Removes what the rank wrote to its files since the image, as it will write that again.
 fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     contents::bring_back(entries)?;
     for entry in entries {
@@ -127,7 +127,7 @@ fn roll_back(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// In a copy: nothing that has a state is shared with the original any more. The error names the descriptor.
+/// In a copy: ends all sharing of anything that has a state with the original. The error names the descriptor.
 pub fn leave_original() -> Result<(), (i32, Errno)> {
     part(descriptors::noted())
 }
@@ -145,7 +145,7 @@ fn part(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
 
 fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     let mut name = [0u8; 64];
-    // The path is a link, so flags that forbid or make files have to go.
+    // The path is a link, so leave out flags that forbid links or make files.
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let flags = entry.status & !only_once | libc::O_CLOEXEC;
     let mut own = [0; 256];

@@ -1,4 +1,4 @@
-//! Pages of memory, and what the kernel knows of those of this process (PAGEMAP_SCAN, Linux 6.7).
+//! Pages of memory, and what the kernel knows of this process's (PAGEMAP_SCAN, Linux 6.7).
 
 use crate::sys::{Errno, call};
 
@@ -13,7 +13,7 @@ pub const IS_SWAPPED: u64 = 1 << 4;
 pub const IS_ZERO: u64 = 1 << 5;
 /// Linux 6.15.
 pub const IS_GUARD: u64 = 1 << 8;
-/// Protect what is found against writes that are not noticed.
+/// Protect what is found against writes that nobody notices.
 pub const PROTECT: u64 = 1;
 /// EPERM for memory that is not tracked.
 pub const ONLY_TRACKED: u64 = 2;
@@ -24,7 +24,7 @@ pub const ONLY_TRACKED: u64 = 2;
 pub struct Range {
     pub start: u64,
     pub end: u64,
-    /// Those of [`Scan::returned`] that its pages have.
+    /// The categories of [`Scan::returned`] that its pages have.
     pub categories: u64,
 }
 
@@ -36,7 +36,7 @@ impl Range {
     };
 }
 
-/// Ranges that one system call finds.
+/// How many ranges one system call finds.
 pub const AT_ONCE: usize = 256;
 
 /// struct pm_scan_arg of the kernel.
@@ -58,7 +58,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Of the pages from `start` to `end`, with no condition.
+    /// Scans the pages from `start` to `end`, with no condition.
     pub fn new((start, end): (usize, usize)) -> Scan {
         Scan {
             size: size_of::<Scan>() as u64,
@@ -76,7 +76,7 @@ impl Scan {
         }
     }
 
-    /// The next ranges of such pages, in ascending order; None: that was all. `file`: /proc/self/pagemap.
+    /// The next ranges of such pages, in ascending order. None: there are no more. `file`: /proc/self/pagemap.
     pub fn next<'a>(&mut self, file: i32, found: &'a mut [Range; AT_ONCE]) -> Result<Option<&'a [Range]>, Errno> {
         const PAGEMAP_SCAN: u32 = 0xc060_6610;
         if self.start >= self.end {
@@ -96,27 +96,27 @@ impl Scan {
         }
     }
 
-    /// What has not been looked at.
+    /// What is left to look at.
     pub fn rest(&self) -> (usize, usize) {
         (self.start as usize, self.end as usize)
     }
 }
 
-/// Has the kernel read in these pages: asked this way it says so where it cannot, instead of killing the process.
+/// Makes the kernel read in these pages. Asked this way, it says so where it cannot, instead of killing the process.
 pub fn read_in((start, end): (usize, usize)) -> Result<(), Errno> {
     const MADV_POPULATE_READ: i32 = 22;
     // SAFETY: reads.
     unsafe { call!(libc::SYS_madvise, start, end - start, MADV_POPULATE_READ) }.map(|_| ())
 }
 
-/// How guard pages are known: pages that stop every reader and are no mappings of their own (MADV_GUARD_INSTALL).
+/// How guard pages are recognised: pages that stop every reader and are no mappings of their own (MADV_GUARD_INSTALL).
 #[derive(Clone, Copy, PartialEq)]
 pub enum Guards {
-    /// There are none before Linux 6.13.
+    /// There are none: the kernel is older than Linux 6.13.
     None,
-    /// They are only called swapped, before 6.15 or where PAGEMAP_SCAN is forbidden: see [`is_guard`].
+    /// They look swapped, before 6.15 or where PAGEMAP_SCAN is forbidden: see [`is_guard`].
     Swapped,
-    /// They are [`IS_GUARD`], and swapped as well.
+    /// They are [`IS_GUARD`], and look swapped as well.
     Told,
 }
 
@@ -131,7 +131,7 @@ pub fn guards(file: i32) -> Guards {
     }
 }
 
-/// Whether this kernel can guard pages. (In memory of files only from Linux 6.15 on.)
+/// Whether this kernel can guard pages. (In memory of files it can only from Linux 6.15 on.)
 pub fn can_guard() -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a page of its own.
@@ -145,7 +145,7 @@ pub fn can_guard() -> bool {
     }
 }
 
-/// Whether a page that is swapped, and of a mapping that can be read, is a guard.
+/// Whether a page that looks swapped, in a readable mapping, is a guard.
 pub fn is_guard(page: usize) -> bool {
     read_in((page, page + PAGE)) == Err(libc::EFAULT)
 }

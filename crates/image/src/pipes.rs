@@ -1,7 +1,7 @@
 //! Pipes inside of the process.
 //!
 //! A copied process shares them with the original. So they are copied while all threads stand still, and the copy of
-//! the process takes these at once. A pipe that a sleeping snapshot held open would never end for the original's
+//! the process uses these copies at once. A pipe that a sleeping snapshot held open would never end for the original's
 //! readers.
 
 use crate::captured::Captured;
@@ -14,7 +14,7 @@ use crate::trouble::{Refusal, Trouble};
 struct Pipe {
     inode: (u64, u64),
     bytes: usize,
-    /// Some descriptor of each end, -1: that end is closed.
+    /// A descriptor of each end, -1: that end is closed.
     read: i32,
     write: i32,
     /// A pipe of our own with the same content.
@@ -65,7 +65,7 @@ pub fn note(table: &[Descriptor]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// In a copy of the process: every pipe becomes one of its own. The error names the descriptor.
+/// In a copy of the process: gives it its own of every pipe. The error names the descriptor.
 pub fn renew(table: &[Descriptor]) -> Result<(), (i32, Errno)> {
     for pipe in noted().all() {
         renew_pipe(pipe, table).map_err(|errno| (pipe.read.max(pipe.write), errno))?;
@@ -104,7 +104,7 @@ fn make_pipe(bytes: usize) -> Result<[i32; 2], Errno> {
     Ok(ends)
 }
 
-/// A new pipe with what waits in the one whose reading end is `from` (-1: it has none).
+/// Makes a pipe with what waits in the one whose reading end is `from` (-1: it has none).
 fn duplicate(from: i32, bytes: usize) -> Result<[i32; 2], Errno> {
     let ends = make_pipe(bytes)?;
     let waiting = if from >= 0 { sys::readable_bytes(from) } else { 0 };
@@ -120,7 +120,7 @@ fn duplicate(from: i32, bytes: usize) -> Result<[i32; 2], Errno> {
 }
 
 fn copy_pipe(pipe: &mut Pipe) -> Result<(), &'static str> {
-    // With one end here only, the other must not be anywhere: the kernel says so.
+    // If only one end is here, the other must not exist anywhere: the kernel tells.
     if pipe.read < 0 || pipe.write < 0 {
         let mut ask = libc::pollfd {
             fd: pipe.read.max(pipe.write),
@@ -168,7 +168,7 @@ pub fn content(entry: &Descriptor, each: &mut dyn FnMut(&[u8]) -> Result<(), Err
     result
 }
 
-/// In a process that was rebuilt from a file: pipes are there, with what was in them, and nothing else.
+/// In a process rebuilt from a file, where the pipes with their content exist already and the copies do not.
 pub fn forget_copies() {
     let noted = noted();
     for pipe in noted.all() {
@@ -176,7 +176,7 @@ pub fn forget_copies() {
     }
 }
 
-/// The original needs its copies of pipes no more.
+/// In the original, which no longer needs its copies of pipes.
 pub fn forget() {
     let noted = noted();
     for pipe in noted.all() {
@@ -189,7 +189,7 @@ pub fn forget() {
 }
 
 fn renew_pipe(pipe: &mut Pipe, table: &[Descriptor]) -> Result<(), Errno> {
-    // A snapshot's copies have the numbers of the program's pipes.
+    // In a snapshot, the copies have the numbers of the program's pipes.
     let new = match pipe.copy {
         [-1, -1] => duplicate(pipe.read, pipe.bytes)?,
         copy => copy,

@@ -1,4 +1,4 @@
-//! What the kernel tells in /proc, read without allocating.
+//! What the kernel says in /proc, read without allocating.
 
 use crate::sys::{self, Errno, call};
 
@@ -42,7 +42,7 @@ impl Lines {
     }
 }
 
-/// Reads what fits of a file in /proc.
+/// Reads as much of a file in /proc as fits.
 pub fn read_file(path: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
     let mut length = 0;
@@ -65,7 +65,7 @@ pub struct MapsLine<'a> {
     pub protection: i32,
     pub shared: bool,
     pub offset: u64,
-    /// As in the struct of stat.
+    /// As in `struct stat`.
     pub device: u64,
     pub inode: u64,
     pub path: &'a str,
@@ -108,7 +108,7 @@ impl<'a> MapsLine<'a> {
 
 pub const UNREADABLE: &str = "an open descriptor cannot be looked at";
 
-/// What is in /proc/self/fd for `fd`, cut to what fits.
+/// The text of link /proc/self/fd/`fd`, cut to what fits.
 pub fn link(fd: i32, to: &mut [u8; 64]) -> &str {
     let mut name = [0u8; 64];
     let path = sys::path(&mut name, "/proc/self/fd/", fd, "");
@@ -118,13 +118,13 @@ pub fn link(fd: i32, to: &mut [u8; 64]) -> &str {
     std::str::from_utf8(&to[..length]).unwrap_or("")
 }
 
-/// Calls `each` with every line that the kernel tells about `fd`, cut at the first colon.
+/// Calls `each` with every line of the kernel about `fd`, cut at the first colon.
 pub fn for_each_fact(fd: i32, each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
     let mut name = [0u8; 64];
     for_each_fact_in(sys::path(&mut name, "/proc/self/fdinfo/", fd, ""), each)
 }
 
-/// The same of such a file, whose path ends with a zero.
+/// The same for such a file, whose path ends with a zero.
 pub fn for_each_fact_in(path: &[u8], mut each: impl FnMut(&str, &str) -> Option<()>) -> Result<(), &'static str> {
     let file = sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC).map_err(|_| UNREADABLE)?;
     let mut lines = Lines::new(file);

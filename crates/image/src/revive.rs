@@ -1,4 +1,4 @@
-//! Threads of an image, made anew in a process that has its memory.
+//! Threads of an image, made again in a process that has its memory.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::sys::{self, Errno, call};
 use crate::{calls, clones, threads, timers};
 
-/// Makes the calling thread, new and unknown to glibc, the one of entry `index`: it goes on where that stopped.
+/// Makes the calling thread, new and unknown to glibc, the one of entry `index`: it goes on where that one stopped.
 ///
 /// # Safety
 /// The memory is that of the image, and no other thread has become this one.
@@ -31,7 +31,7 @@ pub unsafe fn become_thread(index: usize) -> ! {
         );
         let _ = call!(libc::SYS_sched_setattr, 0, &raw const thread.scheduling, 0);
         timers::raise_own(index);
-        // The first that goes on may be asked for the next image, which needs the tables anew.
+        // The first thread that goes on may be asked for the next image, which uses the tables again.
         wait_for_all();
         calls::heed_signals(thread.context);
         go_on(thread.context)
@@ -44,15 +44,15 @@ unsafe extern "C" fn go_on(context: usize) -> ! {
     naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
 }
 
-/// Threads that have still to become those of the table.
+/// How many threads have not yet become those of the table.
 static MISSING: AtomicU32 = AtomicU32::new(0);
 
-/// `count` threads are about to become those of the table: none goes on before all have.
+/// `count` threads are about to become those of the table: none goes on before all have become so.
 pub fn expect(count: usize) {
     MISSING.store(count as u32, Ordering::SeqCst);
 }
 
-/// Counts the calling thread, which needs the tables no more, and waits for the others.
+/// Counts the calling thread, which no longer needs the tables, and waits for the others.
 fn wait_for_all() {
     let mut missing = MISSING.fetch_sub(1, Ordering::SeqCst) - 1;
     if missing == 0 {
@@ -75,7 +75,7 @@ pub unsafe fn revive(index: usize) -> Result<i32, Errno> {
         unsafe { become_thread(index) }
     }
     let parked = threads::parked();
-    // The handler's own frames below the context are of no more use.
+    // The handler's own frames below the context are no longer needed.
     let stack = (parked[index].context - 512) & !15;
     // SAFETY: as required by this function.
     unsafe { clones::start_thread(stack, parked[index].tid, begin, index) }

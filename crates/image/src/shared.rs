@@ -1,10 +1,10 @@
-//! Shared memory that nobody but this process has: anonymous memory, memfds, and files of a memory file system without a name
-//! any more, as named semaphores are that have been removed.
+//! Shared memory that only this process has: anonymous memory, memfds, and nameless files of a memory file system, such
+//! as removed named semaphores.
 //!
 //! The program may share it with child processes later, so it stays as it is. A copy of the process would go on sharing
-//! it with the original. So the copy gets *twins*: private memory with the same content. They are made just before the
-//! process is copied, and moved to the same places in the copy. What becomes the rank makes shared memory of them
-//! again.
+//! it with the original. So the copy gets *twins*: private memory with the same content. The capturing thread makes
+//! them just before it copies the process; the copy moves them to the same places. A copy that becomes the rank makes
+//! shared memory of them again.
 
 use crate::captured::Captured;
 use crate::descriptors;
@@ -14,9 +14,9 @@ use crate::sharing::{self, Inode, Opened};
 use crate::sys::{self, Errno, call};
 use crate::talk::Text;
 
-/// Most such areas of a rank.
+/// The most such areas of a rank.
 const MOST: usize = 64;
-/// Why there is no image with memory of others.
+/// Why there is no image with memory that others have.
 pub const IS_OF_OTHERS: &str = "it shares writable memory with a file, a device or other processes";
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ struct SharedArea {
     /// Areas of the same file are the same memory.
     file: Inode,
     offset: u64,
-    /// Where its twin is, in the process that is being copied.
+    /// The address of its twin, in the process that is being copied.
     twin: usize,
 }
 
@@ -59,7 +59,7 @@ fn state() -> &'static mut State {
     unsafe { STATE.get() }
 }
 
-/// Forgets all areas: they are about to be listed.
+/// Forgets all areas: the next survey lists them.
 pub fn clear() {
     state().count = 0;
 }
@@ -74,8 +74,8 @@ pub fn has(mapping: &MapsLine) -> bool {
     state().areas().iter().any(|area| area.start == mapping.start)
 }
 
-/// Notes a shared mapping. The error says why there can be no image with it. (Whether other processes have it is asked in the copy,
-/// by [`is_of_others`].)
+/// Notes a shared mapping. The error says why there can be no image with it. (Whether other processes have it, the copy
+/// asks with [`is_of_others`].)
 pub fn add(mapping: &MapsLine) -> Result<(), &'static str> {
     let state = state();
     if state.count == MOST {
@@ -93,8 +93,8 @@ pub fn add(mapping: &MapsLine) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether a shared mapping is of memory only, and can be had by nobody through a name. `of_kernel`: the device of memory that never
-/// has names.
+/// Whether a shared mapping is of memory only, and no process can reach it through a name. `of_kernel`: the device of
+/// memory that never has names.
 pub fn is_nameless(mapping: &MapsLine, of_kernel: u64) -> bool {
     let Some(path) = mapping.path.strip_suffix(" (deleted)") else {
         return false;
@@ -117,14 +117,15 @@ pub fn is_nameless(mapping: &MapsLine, of_kernel: u64) -> bool {
     const MEMORY: i64 = 0x0102_1994;
     let is_of_memory =
         sys::file_system(directory) == MEMORY && sys::stat(directory).is_ok_and(|stat| stat.st_dev == mapping.device);
-    // A file may have lost one of two names: sem_open gives each its second one first.
+    // A file may have lost one of two names: sem_open gives each file its second name first.
     let mut has_name = false;
     let listed = sys::entries_in(directory, |inode, _| has_name |= inode == mapping.inode);
     sys::close(directory);
     is_of_memory && listed.is_ok() && !has_name
 }
 
-/// With what descriptors are noted: why areas of files that the program has open could not be shared memory of these files again.
+/// Why an area of a file that the program has open could not be shared memory of that file again, if so. The
+/// descriptors are noted.
 pub fn refuses() -> Option<&'static str> {
     const F_GET_SEALS: i32 = 1034;
     const NO_MORE_WRITING: usize = 0x8 | 0x10;
@@ -141,7 +142,7 @@ pub fn refuses() -> Option<&'static str> {
     (!state().areas().iter().all(is_fit)).then_some(IS_OF_OTHERS)
 }
 
-/// By which descriptor the program has such an area's file open, to read it and to write to it.
+/// The descriptor by which the program has an area's file open, to read it and to write to it.
 fn descriptor(area: &SharedArea) -> Option<i32> {
     let mut entries = descriptors::noted().iter();
     let is_of = |entry: &&descriptors::Descriptor| {
@@ -181,7 +182,7 @@ unsafe fn twin(area: &SharedArea) -> Result<usize, &'static str> {
     // SAFETY: as the caller says; pages that were never touched read as zero and stay so.
     unsafe {
         readable(area).map_err(|_| "its shared memory cannot be read")?;
-        // What is longer than its file would end the process.
+        // A plain read beyond the end of the file would end the process.
         let read = pages::read_in((start, area.end));
         let twin = match read {
             Ok(()) | Err(libc::EINVAL) => new_memory(bytes).inspect(|twin| copy(start, *twin, bytes)),
@@ -204,7 +205,7 @@ unsafe fn readable(area: &SharedArea) -> Result<(), Errno> {
     unsafe { call!(libc::SYS_mprotect, area.start, area.end - area.start, protection) }.map(|_| ())
 }
 
-/// Private memory that nobody has used.
+/// Private memory that is unused.
 pub fn new_memory(bytes: usize) -> Result<usize, Errno> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -212,10 +213,10 @@ pub fn new_memory(bytes: usize) -> Result<usize, Errno> {
     unsafe { call!(libc::SYS_mmap, 0, bytes, protection, flags, -1i64, 0) }
 }
 
-/// Copies pages that are not the same already.
+/// Copies pages that differ.
 ///
 /// # Safety
-/// Both are so long; the one can be read, the other written to, and nobody else uses it.
+/// Both have `bytes` bytes. `from` can be read, `to` written to, and nobody else uses `to`.
 pub unsafe fn copy(from: usize, to: usize, bytes: usize) {
     let (from, to) = (from as *const u64, to as *mut u64);
     for page in (0..bytes / 8).step_by(PAGE / 8) {
@@ -230,7 +231,7 @@ pub unsafe fn copy(from: usize, to: usize, bytes: usize) {
     }
 }
 
-/// Puts memory that is as long in the place of other memory.
+/// Puts memory in the place of other memory of the same length.
 ///
 /// # Safety
 /// It has the same content, and nobody runs.
@@ -244,14 +245,14 @@ pub unsafe fn move_to(from: usize, (start, end): (usize, usize), protection: i32
     }
 }
 
-/// In the copy: the twins take the places of what they are twins of.
+/// In the copy: moves the twins to the places of their originals.
 pub fn take_places() -> Result<(), Errno> {
     // SAFETY: nobody runs, and each twin is as long as its area.
     let mut areas = state().areas().iter();
     areas.try_for_each(|area| unsafe { move_to(area.twin, (area.start, area.end), area.protection) })
 }
 
-/// In the copy, while the original, process `original`, goes on: whether another process has any of it.
+/// In the copy, while the original, process `original`, goes on: whether another process has any of the areas.
 pub fn is_of_others(original: i32) -> bool {
     let areas = state().areas();
     let is_one = |file: Inode| areas.iter().any(|area| area.file == file);
@@ -286,8 +287,8 @@ pub fn is_of_others(original: i32) -> bool {
     found
 }
 
-/// In what becomes the rank, before its threads go on: the areas are shared memory again, of the files that the program has open, or
-/// of new ones.
+/// In the process that becomes the rank, before its threads go on. Makes the areas shared memory again: of the files
+/// that the program has open, or of new ones.
 pub fn share_again() -> Result<(), Errno> {
     let areas = state().areas();
     for (index, area) in areas.iter().enumerate() {
@@ -368,6 +369,7 @@ mod tests {
 
     #[test]
     fn a_copy_has_its_own_memory_and_shares_it_with_its_children() {
+        let _alone = crate::tests::alone();
         const BYTES: usize = 1 << 20;
         // SAFETY: a mapping of this test's own.
         let bytes = unsafe {

@@ -1,6 +1,7 @@
-//! Files that grow while a rank runs, and other processes that write to them. When the rank goes back to an image, bytes that
-//! it wrote since would be there twice, or behind what it writes now. So such a file is cut to the length that it had. Not where another
-//! process has it open for writing: what is behind that length may be its own.
+//! Files that grow while a rank runs, and other processes that write to them. When the rank goes back to an image, such
+//! a file would hold bytes twice, or old bytes behind the rank's new ones. So the rank cuts the file to the length that
+//! it had at the image. It does not if another process has the file open for writing: bytes behind that length may be
+//! the other's.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -12,7 +13,7 @@ use crate::{proc, sys};
 /// Device and inode.
 pub type Inode = (u64, u64);
 
-/// Whether a regular file can be written to by this descriptor.
+/// Whether this descriptor can write to a regular file.
 pub fn is_written(mode: u32, status: i32) -> bool {
     mode & libc::S_IFMT == libc::S_IFREG && status & libc::O_ACCMODE != libc::O_RDONLY && status & libc::O_PATH == 0
 }
@@ -34,20 +35,20 @@ fn directory(path: &str) -> Result<i32, sys::Errno> {
     sys::open(path.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)
 }
 
-/// Which descriptors matter.
+/// Which descriptors are looked for.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Opened {
-    /// By which a file can be written to.
+    /// Those by which a file can be written to.
     ForWriting,
-    /// Those of files that have no name any more.
+    /// Those of files that have lost their name.
     Nameless,
 }
 
-/// Calls `each` for every such descriptor of any process, with the file's number and a question: which file is it? The
-/// answer is nothing if the process has ended, or is a life or a copy of this rank. Processes that may not be looked at
-/// are those of other users.
+/// Calls `each` for every such descriptor of any process, with the file's number and a question: which file is it?
+/// There is no answer if the process has ended, or is a life or a copy of this rank. Processes that may not be looked
+/// at are those of other users.
 ///
-/// Files are not looked at themselves unless asked for: the server of a file that is nothing to this rank may be out of reach.
+/// Files are only looked at when `each` asks: the server of a file that this rank does not use may be out of reach.
 pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
     for_each_process(|process| {
         let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
@@ -58,7 +59,7 @@ pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Optio
                 return;
             }
             if let Some(number) = number(process, file, which) {
-                // Asked last: a process that ends meanwhile may look like another's before.
+                // Check this last: a process that ends meanwhile may look like another's before.
                 let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
                 each(number, &|| target(process, file).filter(is_other));
             }
@@ -67,13 +68,13 @@ pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Optio
     });
 }
 
-/// Calls `each` for every descriptor of another process that a file can be written by: see [`for_each_open`].
+/// Calls `each` for every descriptor of another process that can write to a file: see [`for_each_open`].
 pub fn for_each_writer(each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
     for_each_open(Opened::ForWriting, each);
 }
 
-/// Calls `visit` with what answers whether others write to a file. It asks for every file that matters, if it wants to know; nobody is
-/// looked for if it asks for none.
+/// Calls `visit` with a function that answers whether others write to a file. `visit` asks about every file that
+/// matters. If it asks about none, no process is looked at.
 pub fn find_shared(mut visit: impl FnMut(&mut dyn FnMut(Inode) -> bool)) {
     let mut asks = false;
     visit(&mut |_| {
@@ -85,7 +86,7 @@ pub fn find_shared(mut visit: impl FnMut(&mut dyn FnMut(Inode) -> bool)) {
     }
 }
 
-/// Whether another process than those of this rank has `file` open for writing.
+/// Whether a process that is not of this rank has `file` open for writing.
 pub fn is_written_by_others(file: Inode) -> bool {
     let mut found = false;
     for_each_writer(|number, other| found = found || number == file.1 && other() == Some(file));
@@ -98,7 +99,7 @@ fn has_no_name(process: i32, file: i32) -> bool {
     sys::readlink(path.as_str().as_bytes(), &mut link).is_ok_and(|link| link.ends_with(b" (deleted)"))
 }
 
-/// The number of a file, if the descriptor is such a one.
+/// The number of a file, if the descriptor is of that kind.
 fn number(process: i32, file: i32, which: Opened) -> Option<u64> {
     let (mut writes, mut number) = (false, None);
     let path = Text::of(format_args!("/proc/{process}/fdinfo/{file}\0"));
@@ -116,7 +117,7 @@ fn number(process: i32, file: i32, which: Opened) -> Option<u64> {
     if read.is_err() || which == Opened::ForWriting && !writes {
         return None;
     }
-    // Kernels before 5.14 do not tell it.
+    // Kernels before 5.14 do not say it.
     number.or_else(|| target(process, file).map(|(_, number)| number))
 }
 
@@ -129,20 +130,21 @@ fn target(process: i32, file: i32) -> Option<Inode> {
 static OWN_RANK: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
 
-/// Finds out which rank this is. Call once, in ordinary circumstances: in a process that is being rebuilt the kernel does not find its
-/// environment until the page has been filled.
+/// Finds out which rank this is. Call once, in ordinary circumstances: in a process that is being rebuilt, the kernel
+/// does not find the environment until its page is filled.
 pub fn find_own() {
     OWN_RANK.store(rank_of(sys::getpid()).unwrap_or(NOBODY), Ordering::Relaxed);
 }
 
-/// This process, or a copy that sleeps or writes an image. In doubt, as when the program has written over its environment, it is not.
+/// True for this process, or a copy that sleeps or writes an image. In doubt, as when the program has overwritten its
+/// environment, false.
 fn is_of_this_rank(process: i32) -> bool {
     let (own, rank) = (sys::getpid(), OWN_RANK.load(Ordering::Relaxed));
     let same_job = || target(own, NODE_MEMORY_FD).is_some_and(|memory| target(process, NODE_MEMORY_FD) == Some(memory));
     process == own || rank != NOBODY && same_job() && rank_of(process) == Some(rank)
 }
 
-/// A killed process loses its memory, and with it its environment, before its files.
+/// Whether a process has ended. A killed process loses its memory, and with it its environment, before its files.
 fn has_ended(process: i32) -> bool {
     let path = Text::of(format_args!("/proc/{process}/statm\0"));
     let Ok(file) = sys::open(path.as_str().as_bytes(), libc::O_RDONLY | libc::O_CLOEXEC) else {
@@ -154,7 +156,7 @@ fn has_ended(process: i32) -> bool {
     read.is_err() || size == *b"0 "
 }
 
-/// The rank that the agent gave to a process in its environment.
+/// The rank in the environment that the agent gave to a process.
 fn rank_of(process: i32) -> Option<u32> {
     let path = Text::of(format_args!("/proc/{process}/environ\0"));
     let file = sys::open(path.as_str().as_bytes(), libc::O_RDONLY | libc::O_CLOEXEC).ok()?;
@@ -170,7 +172,7 @@ fn rank_of(process: i32) -> Option<u32> {
 /// Finds the number in `RESURGO_RANK=number` among variables with a zero behind each.
 #[derive(Default)]
 struct Search {
-    /// Bytes of the name and of `=` that have been seen; none: this is another variable.
+    /// How many bytes of the name and of `=` have been seen; none: this is another variable.
     seen: Option<usize>,
     number: u32,
     /// At least one byte of this variable was read.
@@ -204,7 +206,7 @@ impl Search {
     }
 }
 
-/// A file that the MPI library has opened to write to it.
+/// A file that the MPI library opened to write to it.
 struct MpiFile {
     device: AtomicU64,
     inode: AtomicU64,
@@ -216,7 +218,7 @@ impl MpiFile {
     }
 }
 
-/// The last ones, the next one in the place of [`NEXT`].
+/// The last such files; the next one goes to place [`NEXT`].
 static MPI_FILES: [MpiFile; 256] = [const {
     MpiFile {
         device: AtomicU64::new(0),
@@ -226,8 +228,8 @@ static MPI_FILES: [MpiFile; 256] = [const {
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The MPI library has opened this file (device and inode) to write to it. Other ranks mostly have, too; they may not have it open yet
-/// when an image is taken, and not any more when this rank goes back to that.
+/// Notes that the MPI library opened this file (device and inode) to write to it. Mostly other ranks do so, too. They
+/// may not have it open yet when the image is taken, and may have closed it when this rank goes back.
 pub fn note_mpi_file(inode: Inode) {
     if !is_mpi_file(inode) {
         let file = &MPI_FILES[NEXT.fetch_add(1, Ordering::Relaxed) % MPI_FILES.len()];
@@ -236,7 +238,7 @@ pub fn note_mpi_file(inode: Inode) {
     }
 }
 
-/// Whether the MPI library has opened this file to write to it: then it is never brought back to what it held at an image.
+/// Whether the MPI library opened this file to write to it: then it never gets back its content of an image.
 pub fn is_mpi_file(inode: Inode) -> bool {
     MPI_FILES.iter().any(|file| file.is(inode))
 }
@@ -290,6 +292,7 @@ mod tests {
 
     #[test]
     fn another_process_that_writes_is_seen_and_one_that_reads_is_not() {
+        let _alone = crate::tests::alone();
         let path = std::env::temp_dir().join(format!("resurgo-sharing-{}", std::process::id()));
         let file = File::create(&path).unwrap();
         let metadata = file.metadata().unwrap();
@@ -320,6 +323,7 @@ mod tests {
 
     #[test]
     fn who_has_been_killed_has_ended_before_anyone_waits_for_it() {
+        let _alone = crate::tests::alone();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = child.id() as i32;
         assert!(!has_ended(sys::getpid()) && !has_ended(process));

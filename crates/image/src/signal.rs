@@ -22,7 +22,7 @@ impl KernelAction {
     };
 }
 
-/// Says that a signal is ours: glibc uses the same one, by tgkill, when a process with threads changes its user.
+/// Marks a signal as ours: glibc uses the same signal, by tgkill, when a process with threads changes its user.
 const OURS: usize = 0x7265_7375_7267_6f21;
 
 /// The beginning of siginfo_t as rt_tgsigqueueinfo takes it.
@@ -55,7 +55,7 @@ pub fn send(pid: i32, tid: i32) -> Result<(), Errno> {
 }
 
 impl Information {
-    /// Sent by [`send`].
+    /// True if [`send`] sent it.
     pub fn is_ours(&self) -> bool {
         self.code == libc::SI_QUEUE && self.value == OURS
     }

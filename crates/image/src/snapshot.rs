@@ -1,8 +1,8 @@
-//! A snapshot: a copy of the process that sleeps until the rank has failed, and then lets a copy of itself go on in the
-//! rank's place.
+//! A snapshot: a copy of the process that sleeps until the rank fails. Then a copy of itself goes on in the rank's
+//! place.
 //!
-//! The copy is a child of the agent, not of the rank (CLONE_PARENT): the program's own wait never sees it, and the agent
-//! learns of its end as of any rank's. It shares memory with the original until either writes.
+//! The snapshot is a child of the agent, not of the rank (CLONE_PARENT). The program's own wait never sees it, and the
+//! agent learns of its end as of any rank's. It shares memory with the original until either writes.
 
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
@@ -14,8 +14,8 @@ use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
 use crate::{capturing_thread, changes, clones, descriptors, hooks, inherited, mappings, shared, stop, threads, wake};
 
-/// Ends the snapshot. Giving back the pages that only this process has takes 0.1 s of a processor for a GiB. The rank, and
-/// the writer of the next image file, need it more: so the snapshot takes a low priority first.
+/// Ends the snapshot. Giving back the pages that only this process has takes 0.1 s of a processor for a GiB. The rank,
+/// and the writer of the next image file, need the processor more: so the snapshot takes a low priority first.
 fn end() -> ! {
     const NICE: i64 = 10;
     // SAFETY: about the calling process only. The kernel tells 20 less the nice value.
@@ -27,11 +27,11 @@ fn end() -> ! {
     sys::exit(0)
 }
 
-/// In place of a descriptor: others have memory that was taken for the process's alone.
+/// In place of a descriptor: other processes have memory that seemed to be this process's alone.
 pub const IS_OF_OTHERS: u64 = 1 << 32;
 
-/// Copies the process for image `number`: the copy sleeps. `own` and `others` are the ends of its socket: the first stays
-/// with the original, which gives it to the agent.
+/// Copies the process for image `number`; the copy sleeps. `own` and `others` are the ends of the copy's socket: the
+/// first stays with the original, which gives it to the agent.
 pub fn fork(number: u64, own: i32, others: i32) -> Result<i32, Errno> {
     let (agent, original) = (sys::getppid(), sys::getpid());
     let mappings = mappings::checksum();
@@ -86,7 +86,7 @@ fn sleep(socket: i32, agent: i32) -> ! {
     }
 }
 
-/// Wakes up, if that is what is asked for. `own` descriptors are not the program's.
+/// Wakes up, if the agent asks for that. The descriptors `own` are not the program's.
 fn answer(socket: i32, agent: i32, request: &Received, own: &[i32]) {
     if request.datagram.kind != Kind::Wake || request.count < 4 {
         return;
@@ -108,7 +108,7 @@ fn answer(socket: i32, agent: i32, request: &Received, own: &[i32]) {
     }
 }
 
-/// Writes the image into the file beside the request. A life can be asked for meanwhile.
+/// Writes the image into the file beside the request. Meanwhile the agent can ask for a life.
 fn write(socket: i32, agent: i32, request: &Received) {
     let start = sys::now_ns();
     let file = request.descriptors[0];

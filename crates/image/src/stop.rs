@@ -1,4 +1,4 @@
-//! Stopping every thread of the process, and letting them go on.
+//! Stops every thread of the process, and lets them go on.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,7 +9,7 @@ use crate::{calls, gate, signal, sys};
 pub const PATIENCE_NS: u64 = 2_000_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
-/// Nothing is going on; a signal starts a capture.
+/// No capture is going on; a signal starts one.
 const IDLE: u32 = 0;
 /// A capture is going on: threads park.
 const STOPPING: u32 = 1;
@@ -18,7 +18,7 @@ static STATE: AtomicU32 = AtomicU32::new(IDLE);
 /// Threads wait until it changes.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// Threads that have got the signal, and what they were doing before.
+/// Threads that were sent the signal, and what they were doing before.
 struct Signalled {
     entries: [(i32, i64, u64); MOST],
     count: usize,
@@ -30,8 +30,8 @@ impl Signalled {
     }
 }
 
-/// Stops all threads but `own`; the thread whose signal began this has stopped by itself, and was in system call
-/// `first` (number and pc) before. The error says why they cannot be stopped; then all go on.
+/// Stops all threads but `own`. The thread whose signal began this stops by itself; it was in system call `first`
+/// (number and pc) before. The error says why they cannot be stopped; then all go on.
 pub fn all(own: i32, first: (i64, u64)) -> Result<(), &'static str> {
     let deadline = sys::now_ns() + PATIENCE_NS;
     let directory = sys::open(
@@ -46,7 +46,7 @@ pub fn all(own: i32, first: (i64, u64)) -> Result<(), &'static str> {
     };
     let result = stop(directory, own, deadline, &mut signalled);
     sys::close(directory);
-    // Also when some have not stopped: those that have must not notice.
+    // Also when some have not stopped: the others must not notice that they stopped.
     calls::restart_all(threads::parked(), |index| {
         let tid = threads::parked()[index].tid;
         let seen = signalled.entries[..signalled.count].iter().find(|entry| entry.0 == tid);
@@ -125,30 +125,30 @@ pub(crate) fn parse_call(text: &[u8]) -> Option<(i64, u64)> {
     Some((number, pc))
 }
 
-/// Threads are to stop from here on; false: they are already.
+/// Makes threads stop from here on. False: they do already.
 pub fn begin() -> bool {
     let (state, seen) = (&STATE, Ordering::SeqCst);
     state.compare_exchange(IDLE, STOPPING, seen, seen).is_ok()
 }
 
-/// Nobody can let threads go: none may stop.
+/// No capturing thread can release threads: none may stop.
 pub fn cancel() {
     STATE.store(IDLE, Ordering::SeqCst);
 }
 
-/// In a thread that stands still: returns when the epoch has ended.
+/// In a stopped thread: returns when the epoch has ended.
 pub fn wait_beyond(epoch: u32) {
     while EPOCH.load(Ordering::SeqCst) == epoch {
         sys::futex_wait(&EPOCH, epoch, None);
     }
 }
 
-/// It ends when all threads are let go.
+/// The current epoch; it ends when all threads are released.
 pub fn epoch() -> u32 {
     EPOCH.load(Ordering::SeqCst)
 }
 
-/// Lets all threads go on.
+/// Releases all threads.
 pub fn release() {
     gate::clear_pending();
     STATE.store(IDLE, Ordering::SeqCst);

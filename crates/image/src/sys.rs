@@ -1,7 +1,7 @@
 //! System calls without libc: no errno, no thread-local storage, no cancellation points.
 //!
-//! The code of this crate runs in signal handlers, in a thread that glibc does not know, and in a process whose other
-//! threads vanished while they held locks.
+//! The code of this crate runs in signal handlers, and in a thread that glibc does not know. It also runs in a process
+//! whose other threads vanished while they held locks.
 
 use std::arch::asm;
 use std::sync::atomic::AtomicU32;
@@ -64,19 +64,20 @@ pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// The processors that this thread may run on, as a mask; returns its bytes, 0: there are more than fit.
+/// The processors that this thread may run on, as a mask. Returns its bytes; 0: there are more than fit.
 pub fn affinity(mask: &mut [u64; 16]) -> usize {
     // SAFETY: writes at most the mask.
     unsafe { call!(libc::SYS_sched_getaffinity, 0, size_of_val(mask), mask.as_mut_ptr()) }.unwrap_or(0)
 }
 
-/// Large pages that took longer than this, each, have not been at hand: a virtual machine gets them from its host then, page by page. Small pages,
-/// of which some have just been free, take a fourth of the time.
+/// If a large page took longer than this, it was not at hand: a virtual machine then gets it from its host, page by
+/// page. Small pages, some of them freed a moment ago, take a fourth of the time.
 const AT_HAND_NS: u64 = 1_500_000;
 
-/// Makes large pages of shared memory that may be written to, from `start` on, both multiples of [`LARGE_PAGE`]; what it holds stays.
-/// The kernel does that for anybody (MADV_COLLAPSE, Linux 6.1), but not where there is nothing at all: so one small page is made first. An
-/// error: it has none, the file system is full, or nothing is mapped there. False: they are there, but small ones would have been quicker.
+/// Makes large pages of writable shared memory from `start` on. `start` and `bytes` are multiples of [`LARGE_PAGE`];
+/// the content stays. The kernel does that without special rights (MADV_COLLAPSE, Linux 6.1), but not where there is no
+/// page at all: so this makes one small page first. An error: the kernel has none, the file system is full, or nothing
+/// is mapped there. False: they exist now, but small pages would have been quicker.
 pub fn make_large_pages(start: usize, bytes: usize) -> Result<bool, Errno> {
     let began = spent_ns();
     // SAFETY: changes nothing that a program could read, wherever that is.
@@ -88,7 +89,7 @@ pub fn make_large_pages(start: usize, bytes: usize) -> Result<bool, Errno> {
     Ok(spent_ns() - began < AT_HAND_NS * (bytes / LARGE_PAGE) as u64)
 }
 
-/// A pipe: where it is read, and where it is written to.
+/// A pipe: its reading end and its writing end.
 pub fn pipe() -> Result<[i32; 2], Errno> {
     let mut ends = [-1i32; 2];
     // SAFETY: writes two numbers.
@@ -101,7 +102,7 @@ pub fn has_several_processors() -> bool {
     affinity(&mut mask) == 0 || mask.iter().map(|word| word.count_ones()).sum::<u32>() > 1
 }
 
-/// What the calling thread has had of a processor, in nanoseconds.
+/// Processor time of the calling thread, in nanoseconds.
 pub fn spent_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -113,7 +114,7 @@ fn clock_ns(clock: i32) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Waits until `word` is not `expected`, somebody wakes, or the time is over.
+/// Waits until `word` is not `expected`, another thread wakes this one, or the time is over.
 pub fn futex_wait(word: &AtomicU32, expected: u32, nanoseconds: Option<u64>) {
     let timeout = nanoseconds.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as i64,
@@ -144,7 +145,7 @@ pub fn futex_wake(word: &AtomicU32) {
     };
 }
 
-/// No signal arrives any more, as far as they can be blocked.
+/// Blocks all signals that can be blocked.
 pub fn block_signals() {
     let all = u64::MAX;
     // SAFETY: reads the mask.
@@ -163,7 +164,7 @@ pub fn open(path: &[u8], flags: i32) -> Result<i32, Errno> {
     unsafe { call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) }.map(|fd| fd as i32)
 }
 
-/// Looks at a file by its path, of less than 4096 bytes.
+/// Looks at a file by its path, which has less than 4096 bytes.
 pub fn stat_path(path: &str) -> Result<libc::stat, Errno> {
     let mut terminated = [0u8; 4096];
     terminated.get_mut(..path.len() + 1).ok_or(libc::ENAMETOOLONG)?[..path.len()].copy_from_slice(path.as_bytes());
@@ -181,7 +182,7 @@ pub fn stat_path(path: &str) -> Result<libc::stat, Errno> {
     }
 }
 
-/// Where a symbolic link leads, in `to`.
+/// The target of a symbolic link, in `to`.
 pub fn readlink<'a>(path: &[u8], to: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     assert!(path.last() == Some(&0), "a path for the kernel ends with a zero");
     // SAFETY: writes to the slice.
@@ -189,7 +190,7 @@ pub fn readlink<'a>(path: &[u8], to: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     Ok(&to[..length])
 }
 
-/// The number that the kernel knows the file system of an open file by; 0: it does not say.
+/// The kernel's number for the file system of an open file; 0: it does not say.
 pub fn file_system(fd: i32) -> i64 {
     // SAFETY: an all-zero statfs is valid, and the kernel fills it.
     unsafe {
@@ -316,7 +317,7 @@ pub fn stat(fd: i32) -> Result<libc::stat, Errno> {
     }
 }
 
-/// Tells the calling thread from others.
+/// A value that tells the calling thread from others.
 #[inline]
 pub fn thread_pointer() -> usize {
     let pointer: usize;

@@ -10,7 +10,7 @@ use resurgo_wire::node_memory::IMAGE_FD;
 use crate::signal;
 use crate::sys::{self, Errno, call};
 
-/// Most descriptors beside one datagram.
+/// The most descriptors beside one datagram.
 pub const DESCRIPTORS: usize = 5;
 
 /// Room for the control message of [`DESCRIPTORS`] descriptors: a header of 16 bytes, and the numbers.
@@ -24,7 +24,7 @@ struct Ancillary {
 
 const HEADER: usize = 16;
 
-/// A text without allocation: what does not fit is cut.
+/// A text without allocation; it cuts what does not fit.
 pub struct Text {
     bytes: [u8; TEXT],
     length: usize,
@@ -96,14 +96,14 @@ pub struct Received {
 }
 
 impl Received {
-    /// Closes what came beside it.
+    /// Closes the descriptors that came with it.
     pub fn close(&self) {
         self.descriptors[..self.count].iter().for_each(|fd| sys::close(*fd));
     }
 }
 
-/// Waits for a datagram (or not, with MSG_DONTWAIT in `flags`). None: the other side is gone, or has said something that
-/// is none of ours.
+/// Waits for a datagram (or not, with MSG_DONTWAIT in `flags`). None: the other side is gone, or said something that is
+/// not in our language.
 pub fn receive(socket: i32, flags: i32) -> Result<Option<Received>, Errno> {
     let mut bytes = [0u8; BYTES];
     let mut piece = libc::iovec {
@@ -190,7 +190,7 @@ impl Socket {
         send(self.0.as_raw_fd(), datagram, &descriptors[..beside.len()]).map_err(io::Error::from_raw_os_error)
     }
 
-    /// The next datagram and the descriptors beside it; WouldBlock when there is none, UnexpectedEof when the other side has
+    /// The next datagram and the descriptors beside it. WouldBlock: there is none; UnexpectedEof: the other side is
     /// gone.
     pub fn receive(&self) -> io::Result<(Datagram, Vec<OwnedFd>)> {
         let received = receive(self.0.as_raw_fd(), libc::MSG_DONTWAIT).map_err(io::Error::from_raw_os_error)?;
@@ -204,7 +204,7 @@ impl Socket {
     }
 }
 
-/// A socket that another process has made.
+/// A socket that another process made.
 impl From<OwnedFd> for Socket {
     fn from(socket: OwnedFd) -> Socket {
         Socket(socket)
@@ -217,8 +217,8 @@ impl AsFd for Socket {
     }
 }
 
-/// Tells the agent that this rank's message log has grown by so many bytes, and whether it `is_scarce`: images of the job's
-/// ranks would let it forget.
+/// Tells the agent that this rank's message log has grown by so many bytes, and whether room `is_scarce`. Images of the
+/// job's ranks would let the log forget.
 pub fn log_grows(bytes: u64, is_scarce: bool) {
     let _ = send(
         IMAGE_FD,
@@ -232,10 +232,10 @@ pub fn wants_image() {
     let _ = send(IMAGE_FD, &Datagram::new(Kind::WantsImage, 0, 0, 0), &[]);
 }
 
-/// The agent's side: asks process `pid` for an image by the datagram that `request` makes of what the main thread is
-/// doing, and then by the signal.
+/// The agent's side: asks process `pid` for an image. It sends `request` together with what the main thread is doing,
+/// and then the signal.
 pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
-    // A wrapper, whose child is the program, would never answer.
+    // A wrapper, whose child is the program, would never answer: it does not catch the signal.
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -244,11 +244,11 @@ pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) 
             "the process that was started is a wrapper, and the program its child",
         ));
     }
-    // So that a system call which the signal breaks off can be started again.
+    // With this, the process can start an interrupted system call again.
     let doing = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     socket.send(&request.with_text(doing.trim_end()), beside)?;
     signal::send(pid, pid).map_err(|errno| {
-        // It finds the request with the next signal, and must not take it for that one's.
+        // The process finds the request with the next signal, and must not take it for that signal's.
         if request.kind == Kind::Checkpoint {
             let _ = socket.send(&Datagram::new(Kind::Abandon, request.a, 0, 0), &[]);
         }

@@ -1,20 +1,20 @@
-//! The threads of the program: what of each must be kept besides its memory, and how it is brought back.
+//! The threads of the program: what each must keep besides its memory, and how it is brought back.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::{self, call, thread_pointer};
 
-/// Most threads of a rank.
+/// The most threads of a rank.
 pub const MOST: usize = 1024;
 
-/// A thread that stands still in its signal handler. Registers, vector state, signal mask and alternate stack lie in the
-/// frame that the kernel has put on its stack.
+/// A thread that stands still in its signal handler. Registers, vector state, signal mask and alternate stack lie in
+/// the frame that the kernel put on its stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Thread {
     pub tid: i32,
-    /// The thread whose number is the process's.
+    /// Whether the thread's number is the process's.
     pub is_main: bool,
     /// The frame: an address of a `ucontext_t`.
     pub context: usize,
@@ -29,7 +29,8 @@ pub struct Thread {
     pub scheduling: Scheduling,
 }
 
-/// struct sched_attr of the kernel, as far as all kernels have it: size and policy, flags, nice and priority, deadlines.
+/// struct sched_attr of the kernel, as far as all kernels have it: size and policy, flags, nice and priority,
+/// deadlines.
 pub type Scheduling = [u64; 6];
 const SCHEDULING: usize = size_of::<Scheduling>();
 
@@ -50,11 +51,11 @@ pub fn refuses() -> Option<&'static str> {
     uses_tiles.then_some("a thread uses the tiles of its processor (AMX)")
 }
 
-/// Whether the kernel has ever given the thread room for them. It does so when they are first used, and from a frame with that room
-/// a thread without it is given the registers of 1999 (SSE) alone, and no error.
+/// Whether the kernel has ever given the thread room for tiles. It does so at their first use. A thread without that
+/// room that returns from a frame with it gets the registers of 1999 (SSE) alone, and no error.
 ///
 /// # Safety
-/// A frame that the kernel has made, or one like it.
+/// The kernel made the frame, or it is like one of the kernel's.
 unsafe fn uses_tiles(context: *const libc::ucontext_t) -> bool {
     const SOFTWARE: usize = 464; // struct _fpx_sw_bytes: magic, length, features
     const MAGIC: u32 = 0x4650_5853;
@@ -92,7 +93,7 @@ pub(crate) static PARKED: AtomicU32 = AtomicU32::new(0);
 /// Offset of the restartable-sequence area from the thread pointer, and 1 + its size; 0: glibc does not use it.
 static RSEQ: AtomicU64 = AtomicU64::new(0);
 
-/// What the kernel and glibc agree on for restartable sequences.
+/// The signature that the kernel and glibc agree on for restartable sequences.
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// Finds out where glibc has its restartable-sequence area. Call once, in ordinary circumstances.
@@ -114,7 +115,7 @@ pub fn rseq(thread_pointer: usize) -> Option<(usize, u32)> {
     (rseq != 0).then_some((area, ((rseq as u32).wrapping_sub(1)).max(32)))
 }
 
-/// The kernel writes nothing to the memory of the calling thread any more, as if it were unknown to glibc.
+/// From here on the kernel writes nothing to the memory of the calling thread, as if the thread were unknown to glibc.
 #[cfg(test)]
 pub fn leave_rseq() {
     const UNREGISTER: usize = 1;
@@ -134,14 +135,14 @@ pub fn clear() {
     PARKED.store(0, Ordering::SeqCst);
 }
 
-/// The threads that stand still.
+/// The stopped threads.
 pub fn parked() -> &'static [Thread] {
     let count = (PARKED.load(Ordering::SeqCst) as usize).min(MOST);
     // SAFETY: entries are written before they are counted in PARKED, and only the capturing thread asks.
     unsafe { std::slice::from_raw_parts(TABLE.0.get().cast::<Thread>(), count) }
 }
 
-/// Too many threads for the table: the others go on and the image is refused.
+/// There are too many threads for the table: the others go on and the image is refused.
 pub fn overflowed() -> bool {
     DRAWN.load(Ordering::SeqCst) as usize > MOST
 }
@@ -174,7 +175,7 @@ pub fn park(context: usize) {
     }
     // Entries become visible in order, so that PARKED says how many from the first are whole.
     while PARKED.load(Ordering::SeqCst) as usize != index {
-        // SAFETY: gives the core away.
+        // SAFETY: yields the processor.
         let _ = unsafe { call!(libc::SYS_sched_yield) };
     }
     PARKED.store(index as u32 + 1, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use crate::proc::Lines;
 use crate::sys::{self, Errno, call};
 use crate::threads::{self, MOST};
 
-/// Most POSIX timers of a rank.
+/// The most POSIX timers of a rank.
 const MOST_TIMERS: usize = 64;
 
 /// A timer made by timer_create.
@@ -57,12 +57,12 @@ static NOTED: Captured<Noted> = Captured::new(Noted {
     for_thread: [0; MOST],
 });
 
-/// Keeps all timers and pending signals. The error says what cannot be kept.
+/// Notes all timers and pending signals. The error says what cannot be kept.
 pub fn note() -> Result<(), &'static str> {
     // SAFETY: see [`Captured`].
     let noted = unsafe { NOTED.get() };
     note_pending(noted)?;
-    // A timer that runs out meanwhile is either still set or has become a signal.
+    // A timer that expires meanwhile is either still set or has become a signal.
     for _ in 0..100 {
         let before = noted.for_process;
         note_timers(noted)?;
@@ -90,7 +90,7 @@ fn note_pending(noted: &mut Noted) -> Result<(), &'static str> {
         };
         noted.for_thread[index] = signals("SigPnd:").ok_or(UNREADABLE)?;
         noted.for_process = signals("ShdPnd:").ok_or(UNREADABLE)?;
-        // They come with values, and one of them can wait many times.
+        // They carry values, and one of them can wait many times.
         if (noted.for_thread[index] | noted.for_process) >> 31 != 0 {
             return Err("real-time signals wait for it");
         }
@@ -103,14 +103,14 @@ fn note_timers(noted: &mut Noted) -> Result<(), &'static str> {
         // SAFETY: writes to the place for this timer.
         let _ = unsafe { call!(libc::SYS_getitimer, which, noted.interval.as_mut_ptr().add(which)) };
     }
-    // While its signal waits, the kernel does not count on: it would begin when the signal is taken.
+    // While its signal waits, the kernel does not count on; the interval would begin when the program takes the signal.
     let alarm = &mut noted.interval[libc::ITIMER_REAL as usize];
     if alarm.it_value.tv_sec == 0 && alarm.it_value.tv_usec == 0 {
         alarm.it_value = alarm.it_interval;
     }
     noted.count = 0;
     let Ok(file) = sys::open(b"/proc/self/timers\0", libc::O_RDONLY | libc::O_CLOEXEC) else {
-        // A kernel that does not tell. Its first timers have the first numbers.
+        // This kernel has no such list. A process's first timers have the first numbers.
         return match (0..256).any(|id| setting(id).is_ok()) {
             true => Err("it has POSIX timers (timer_create)"),
             false => Ok(()),
@@ -167,7 +167,7 @@ fn read_timers(file: i32, noted: &mut Noted) -> Result<(), &'static str> {
             }
             "ClockID" => {
                 timer.clock = number(value)?;
-                // The others belong to a thread or another process.
+                // The other clocks belong to a thread or another process.
                 if timer.clock < 0 || timer.clock == libc::CLOCK_THREAD_CPUTIME_ID {
                     return Err("it has a POSIX timer on a thread's own clock");
                 }
@@ -180,8 +180,8 @@ fn read_timers(file: i32, noted: &mut Noted) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// In a woken copy: sets all timers and sends the process its signals again. `new_tid` tells what a thread is called now.
-/// All signals are blocked.
+/// In a woken copy: sets all timers and sends the process its signals again. `new_tid` gives a thread's id now. All
+/// signals are blocked.
 pub fn set(new_tid: impl Fn(i32) -> i32) -> Result<(), Errno> {
     // SAFETY: see [`Captured`].
     let noted = unsafe { NOTED.get() };
@@ -203,7 +203,7 @@ pub fn set(new_tid: impl Fn(i32) -> i32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a timer with the number that the program knows. Numbers are given in order, from 0 in a new process.
+/// Makes a timer with the number that the program knows. The kernel gives numbers in order, from 0 in a new process.
 fn create(timer: &PosixTimer, tid: i32) -> Result<(), Errno> {
     #[repr(C)]
     struct Event {
@@ -236,7 +236,7 @@ fn create(timer: &PosixTimer, tid: i32) -> Result<(), Errno> {
     }
 }
 
-/// In the woken thread that was entry `index` of the table: its own signals.
+/// In the woken thread that was entry `index` of the table: sends it its own signals again.
 pub fn raise_own(index: usize) {
     // SAFETY: see [`Captured`].
     let signals = unsafe { (*NOTED.pointer()).for_thread[index] };

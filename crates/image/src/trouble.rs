@@ -1,8 +1,8 @@
-//! What stands in the way of an image, or of its file.
+//! What prevents an image, or its file.
 
 use crate::sys::Errno;
 
-/// Why there can be no image now, and the descriptor it is about (-1: none).
+/// Why there can be no image now, and the descriptor that prevents it (-1: none).
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
     pub why: &'static str,

@@ -1,4 +1,4 @@
-//! A process that has the memory and the descriptors of an image goes on as the rank.
+//! Lets a process that has the memory and the descriptors of an image go on as the rank.
 
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::IMAGE_FD;
@@ -14,11 +14,11 @@ fn others_are_ready() -> bool {
 }
 
 /// In a process that has the memory and the descriptors of an image: goes on where its threads stopped. `socket` is the
-/// snapshot's. `main_renamed`: the main thread has its new number in all locks but those in files' memory.
+/// snapshot's. `main_renamed`: all locks except those in files' memory already have the main thread's new number.
 pub fn become_rank(socket: Option<i32>, main_renamed: bool) -> ! {
     gate::set_restored();
     let with_others = hooks::hooks().is_some_and(|hooks| (hooks.woken)());
-    // The agent takes the end of this socket for the end of all that was done to the node memory.
+    // When this socket ends, the agent knows that all writing to the node memory is done.
     if let Some(socket) = socket {
         sys::close(socket);
     }
@@ -33,7 +33,7 @@ pub fn become_rank(socket: Option<i32>, main_renamed: bool) -> ! {
     }
 }
 
-/// Makes the threads of the image, but the main one, whose entry it returns.
+/// Makes the image's threads except the main one; returns the main thread's entry.
 fn go_on(main_renamed: bool) -> Result<usize, Errno> {
     let parked = threads::parked();
     let mut renamed = [(0, 0); threads::MOST];

@@ -56,7 +56,7 @@ pub fn note(table: &[Descriptor]) -> Result<(), Refusal> {
         .try_for_each(|entry| note_of(noted, entry, table))
 }
 
-/// In a copy of the process, whose epoll sets are new: they watch the same. The error names the descriptor.
+/// In a copy of the process, whose epoll sets are new: makes them watch the same. The error names the descriptor.
 pub fn renew() -> Result<(), (i32, Errno)> {
     for watch in noted().all().iter() {
         let mut event = libc::epoll_event {
@@ -78,7 +78,7 @@ pub fn renew() -> Result<(), (i32, Errno)> {
     Ok(())
 }
 
-/// "tfd: 3 events: 19 data: 3 pos:0 ino:414 sdev:10"; the first label is gone.
+/// "tfd: 3 events: 19 data: 3 pos:0 ino:414 sdev:10", without the first label.
 fn parse_watch(epoll: i32, value: &str) -> Option<(Watch, u64)> {
     let mut words = value.split_whitespace();
     let fd = words.next()?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Memory for the writer where nothing else of the process can lie next to it: it must not become part of the image.
+//! The writer's memory, where nothing else of the process can lie next to it: it must not become part of the image.
 
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl Area {
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.length) }
     }
 
-    /// What it holds, as words.
+    /// Its content, as words.
     pub fn words(&self) -> &[u64] {
         let bytes = self.bytes();
         if bytes.is_empty() {
@@ -81,7 +81,7 @@ impl Area {
         Ok(())
     }
 
-    /// Makes it longer by zeros, also where it held other bytes before.
+    /// Makes it longer by zeros, even where it held other bytes before.
     pub fn pad(&mut self, length: usize) -> Result<(), Errno> {
         let used = self.length;
         self.resize(length)?;
@@ -89,13 +89,13 @@ impl Area {
         Ok(())
     }
 
-    /// Has memory for `length` bytes at hand, which a copy of the process will not have; what the area holds stays.
+    /// Prepares memory for `length` bytes, which a copy of the process will not have; the content stays.
     pub fn reserve(&mut self, length: usize) -> Result<(), Errno> {
         let used = self.length;
         self.grow(length.saturating_sub(used))?;
         self.length = used;
         for (bytes, advice) in [(self.mapped, libc::MADV_DONTFORK), (length, libc::MADV_POPULATE_WRITE)] {
-            // SAFETY: memory of this area. Without the second, the first access to each page takes longer.
+            // SAFETY: memory of this area. Without the second advice, the first access to each page takes longer.
             let advised = unsafe { call!(libc::SYS_madvise, self.start, (bytes + 4095) & !4095, advice) };
             if advice == libc::MADV_DONTFORK {
                 advised?;
@@ -113,7 +113,7 @@ impl Area {
         (self.length, self.mapped) = (0, 0);
     }
 
-    /// Forgets what it holds; the memory stays.
+    /// Forgets its content; the memory stays.
     pub fn clear(&mut self) {
         self.length = 0;
     }
@@ -145,14 +145,14 @@ impl Area {
     }
 }
 
-/// The areas that stay from one image to the next: what has changed, and pages that have been copied.
+/// The areas that stay from one image to the next: lists of changes, and copied pages.
 pub const LISTS: Range<usize> = 12..16;
 pub const WARM: Range<usize> = 21..28;
 
-/// Where the file is mapped that is being written, behind all areas.
+/// Where the writer maps the file that it writes, behind all areas.
 pub const FILE: Range<usize> = ZONE + AREAS * STRIDE..ZONE_END;
 
-/// Gives back what is only needed while one image is written.
+/// Gives back what is needed only while one image is written.
 pub fn clear_scratch() {
     let area = |number: usize| ZONE + number * STRIDE;
     let scratch = [

@@ -1,9 +1,9 @@
-//! The PMI-1 server of a job: how ranks learn who they are and find each other, and how they ask for more ranks.
+//! The PMI-1 server of a job. Ranks learn here their numbers and each other's addresses, and ask for more ranks.
 //!
-//! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads no clock. What
-//! is special about it is that it serves ranks *through their restarts*. A rank that starts again repeats its commands
-//! from the first one. [`Server`] gives it byte for byte the answers that it got before. A barrier that the job has
-//! passed is passed at once; no `put` is made twice; a key that was missing at first is missing again.
+//! A pure state machine: lines from ranks go in, lines to ranks come out. It opens no socket and reads no clock. It
+//! serves ranks *through their restarts*. A rank that starts again repeats its commands from the first one, and
+//! [`Server`] gives it byte for byte the answers that it got before. A barrier that the job has passed is passed at
+//! once; no `put` is made twice; a key that was missing at first is missing again.
 
 mod line;
 mod server;

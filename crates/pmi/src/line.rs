@@ -6,7 +6,7 @@ use std::fmt;
 pub const MAX_LINE: usize = 64 << 10;
 /// Longest part of a spawn accepted, in bytes: it holds a program's arguments.
 const MAX_SPAWN: usize = 2 << 20;
-/// What ends a part of a spawn.
+/// The end of a part of a spawn.
 const SPAWN_END: &[u8] = b"\nendcmd\n";
 
 /// One command of a rank.
@@ -56,7 +56,7 @@ impl Command {
 
     fn parse(line: &str) -> Result<Command, LineError> {
         if let Some(spawn) = line.strip_prefix("mcmd=") {
-            // One pair a line, and values that hold anything but the end of a line.
+            // One pair a line; a value holds anything but the end of a line.
             let mut lines = spawn.split('\n');
             let name = lines.next().unwrap_or_default().trim().to_string();
             let pairs = lines
@@ -127,7 +127,7 @@ pub struct LineBuffer {
 }
 
 impl LineBuffer {
-    /// No part of a command is waiting for the rest.
+    /// Whether no part of a command waits for the rest.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

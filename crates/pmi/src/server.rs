@@ -1,4 +1,4 @@
-//! The server's state: the worlds with their key-value spaces and barriers, and the answers that each rank has.
+//! The server's state: the worlds with their key-value spaces and barriers, and the answers that each rank has got.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,15 +17,15 @@ pub struct Output {
     pub line: String,
 }
 
-/// What the agent has to know beyond the lines.
+/// What the agent must know beyond the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     /// `MPI_Abort`, or a fatal error inside MPI.
     Abort { rank: usize, code: i32 },
     /// The rank sent something that is not PMI-1; it got an error for an answer where one was possible.
     Malformed { rank: usize, error: String },
-    /// The rank wants a world of its own making: these programs are to be started, and then [`Server::spawned`] or
-    /// [`Server::not_spawned`] to be called. Told once for each spawn, in whichever life.
+    /// The rank wants a world of its own making. Start these programs, then call [`Server::spawned`] or
+    /// [`Server::not_spawned`]. Told once for each spawn, whichever life asks.
     Spawn { rank: usize, programs: Vec<SpawnProgram> },
 }
 
@@ -39,13 +39,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A life that goes on from an image: it was in MPI then.
+    /// The progress of a life that goes on from an image: it was in MPI then.
     pub const IN_MPI: Progress = Progress {
         initialised: true,
         finalised: false,
     };
 
-    /// The life has sent this command.
+    /// Notes that the life has sent this command.
     pub fn said(&mut self, command: &str) {
         match command {
             // Perhaps again, after a `finalize`.
@@ -71,19 +71,19 @@ struct RankState {
     /// Gets that were answered with another version than the first, by number: 0 is "not found".
     unusual_gets: HashMap<u64, u32>,
     arrived: bool,
-    /// Commands about published names in the present life, and the answers they had in any.
+    /// Commands about published names in the present life, and the answers they got in any.
     name_commands: usize,
     name_answers: Vec<String>,
     /// What the present life has said of its next spawn, how many it has asked for, and whether it waits for one.
     spawn_parts: Spawn,
     spawns: usize,
     awaits_spawn: bool,
-    /// The answers that spawns have had in any life, and the preputs of one that is being carried out.
+    /// The answers that spawns got in any life, and the preputs of one that is being carried out.
     spawn_answers: Vec<String>,
     spawning: Option<Vec<(String, String)>>,
 }
 
-/// Where a life of a rank is in its conversation: a later life that begins from an image taken there goes on from it.
+/// Where a life of a rank is in its conversation. A later life from an image taken there goes on from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Position {
     progress: Progress,
@@ -116,7 +116,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// The PMI-1 server of one job. Written down and read again it goes on where it was.
+/// The PMI-1 server of one job. A server that is written down and read again goes on where it was.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
     /// Name of the job.
@@ -162,7 +162,7 @@ impl Server {
         &mut self.worlds[number]
     }
 
-    /// The world of `rank`, and which rank it is there.
+    /// The world of `rank`, and its rank in that world.
     pub fn place(&self, rank: usize) -> Place {
         let number = self.ranks[rank].world;
         let world = &self.worlds[number];
@@ -174,7 +174,7 @@ impl Server {
         }
     }
 
-    /// All launched ranks begin again, and the server forgets all that they said.
+    /// Begins anew with all launched ranks: forgets everything that they said.
     pub fn reset(&mut self) {
         let launched = self.worlds.swap_remove(0);
         *self = Server::new(&launched.kvs_name, launched.appnums);
@@ -210,14 +210,14 @@ impl Server {
         state.name_commands = from.name_commands;
         state.spawns = from.spawns;
         state.spawn_parts = Spawn::default();
-        // As in a barrier: what it has begun is carried out.
+        // As in a barrier: what the former life began is carried out.
         state.awaits_spawn = false;
         // It stays counted in the barrier it died in, but nobody listens for the answer now.
         state.waiting = false;
     }
 
-    /// Name publishing (MPI 5.0, §11.5.4). A later life gets the answers that a former one had: the name may have been
-    /// taken back by another rank since.
+    /// Name publishing (MPI 5.0, §11.5.4). A later life gets the answers that a former one got: another rank may have
+    /// taken the name back since.
     fn name_command(&mut self, rank: usize, command: &Command) -> String {
         let state = &mut self.ranks[rank];
         let number = state.name_commands;
@@ -248,7 +248,7 @@ impl Server {
         answer
     }
 
-    /// Bytes of `rank` that are no command.
+    /// Answers bytes of `rank` that are no command.
     pub fn malformed(&mut self, rank: usize, error: &LineError) -> (Vec<Output>, Option<Notice>) {
         let answer = "cmd=error rc=-1 msg=malformed\n".to_string();
         let notice = Notice::Malformed {
@@ -258,13 +258,13 @@ impl Server {
         (vec![Output { rank, line: answer }], Some(notice))
     }
 
-    /// One command of `rank`. The answers may go to other ranks too.
+    /// Answers one command of `rank`. The answers may go to other ranks too.
     pub fn command(&mut self, rank: usize, command: &Command) -> (Vec<Output>, Option<Notice>) {
         let mut notice = None;
         self.ranks[rank].progress.said(&command.name);
         let line = match command.name.as_str() {
             "init" => {
-                // 1.1, also when a newer one is asked for: barriers over groups (1.2) are left to MPI itself.
+                // 1.1, even when a newer one is asked for: barriers over groups (1.2) are left to MPI itself.
                 "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n".to_string()
             }
             "get_maxes" => {
@@ -309,7 +309,7 @@ impl Server {
         }
         let state = &mut self.ranks[rank];
         state.puts += 1;
-        // A put repeated by a later life must not replace what somebody has put since.
+        // A put repeated by a later life must not replace what another rank has put since.
         if state.puts > state.puts_made {
             state.puts_made = state.puts;
             let kvs = &mut self.worlds[state.world].kvs;
@@ -328,7 +328,7 @@ impl Server {
         let state = &mut self.ranks[rank];
         let world = &self.worlds[state.world];
         if key == "PMI_process_mapping" {
-            // Every rank a node of its own, so that no message passes beside the provider.
+            // Every rank is a node of its own, so that no message bypasses the provider.
             return format!("cmd=get_result rc=0 value=(vector,(0,{},1))\n", world.size());
         }
         if key == "universeSize" {
@@ -388,7 +388,7 @@ impl Server {
         out
     }
 
-    /// One part of a spawn; with the last one it is answered as a former life was, or begun.
+    /// Takes one part of a spawn. With the last part, the spawn gets a former life's answer, or begins.
     fn spawn(&mut self, rank: usize, part: &Command) -> (Vec<Output>, Option<Notice>) {
         let state = &mut self.ranks[rank];
         let complete = state.spawn_parts.add(part);
@@ -408,7 +408,7 @@ impl Server {
         }
         state.awaits_spawn = true;
         if state.spawning.is_some() {
-            // A former life has begun it and was killed before the answer.
+            // A former life began it and was killed before the answer.
             return (Vec::new(), None);
         }
         state.spawning = Some(spawn.preputs);
@@ -416,7 +416,7 @@ impl Server {
         (Vec::new(), Some(Notice::Spawn { rank, programs }))
     }
 
-    /// The programs that `rank` wanted get ranks. These are a world of their own, and the last of the job.
+    /// Gives ranks to the programs that `rank` wanted. They are a world of their own, and the last of the job.
     /// `appnums[r]`: the number of the program that rank r of that world runs. Call before any of them speaks.
     pub fn spawned(&mut self, rank: usize, appnums: Vec<u32>) -> Option<Output> {
         let preputs = self.ranks[rank].spawning.take().unwrap_or_default();
@@ -427,7 +427,7 @@ impl Server {
         self.spawn_answered(rank, "cmd=spawn_result rc=0\n")
     }
 
-    /// The programs that `rank` wanted are not started.
+    /// Answers that the programs which `rank` wanted are not started.
     pub fn not_spawned(&mut self, rank: usize) -> Option<Output> {
         self.ranks[rank].spawning = None;
         self.spawn_answered(rank, SPAWN_FAILED)
@@ -520,7 +520,7 @@ mod tests {
         let mut s = server(2);
         send(&mut s, 1, "cmd=barrier_in");
         s.restarted(1, Position::default());
-        // The other is let go although the dead rank has not come back...
+        // The other is released although the dead rank has not come back...
         let (out, _) = send(&mut s, 0, "cmd=barrier_in");
         assert_eq!(out.iter().map(|o| o.rank).collect::<Vec<_>>(), [0]);
         // ...which is answered when it does.
@@ -642,7 +642,7 @@ mod tests {
         s.restarted(0, Position::default());
         assert_eq!(answer(&mut s, 0, SPAWN), DONE);
         assert!(send(&mut s, 0, SPAWN).1.is_some());
-        // The answer comes while nobody listens.
+        // The answer comes while no life waits for it.
         s.restarted(0, Position::default());
         assert_eq!(s.not_spawned(0), None);
         assert_eq!(answer(&mut s, 0, SPAWN), DONE);

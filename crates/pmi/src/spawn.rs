@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::line::Command;
 
-/// What every part says once.
+/// Keys that every part has once.
 const SINGLE: [&str; 7] = [
     "nprocs",
     "execname",

@@ -7,7 +7,9 @@
 //! back.
 //!
 //! Where groups have their turns one after the other ([`crate::group`]), only the ranks of one group at a time do so. The
-//! others hold back what must not pass.
+//! others hold back messages that must not pass.
+
+use std::fmt;
 
 use crate::Rank;
 use crate::group::Groups;
@@ -21,7 +23,7 @@ pub enum Step {
     Drain,
     /// Tell every rank of the group to copy itself and to go on.
     Copy,
-    /// The next group has its turn: ask its ranks to stop, and all others to hold back what must not pass.
+    /// The next group has its turn: ask its ranks to stop, and all others to hold back messages that must not pass.
     Turn,
     /// The wave is complete: the one before it is not needed any more.
     Complete,
@@ -53,13 +55,13 @@ pub struct Wave {
 }
 
 impl Wave {
-    /// Wave `number` of `size` ranks, all of which have been asked to stop.
+    /// Wave `number` of `size` ranks, all of them asked to stop.
     pub fn new(number: u64, size: usize) -> Wave {
         Wave::in_groups(number, Groups::one(size))
     }
 
-    /// Wave `number` of groups that have their turns one after the other. The ranks of the first have been asked to stop, and
-    /// all others to hold back what must not pass.
+    /// Wave `number` of groups that have their turns one after the other. The ranks of the first are asked to stop, and
+    /// all others to hold back messages that must not pass.
     pub fn in_groups(number: u64, groups: Groups) -> Wave {
         let size = groups.ranks();
         assert!(size > 0, "a wave has ranks");
@@ -74,8 +76,7 @@ impl Wave {
         }
     }
 
-    /// The same for ranks that have been asked to copy themselves, each at a moment of its own (see
-    /// [`crate::chandy_lamport`]).
+    /// The same for ranks that copy themselves, each at a moment of its own (see [`crate::chandy_lamport`]).
     pub fn non_blocking(number: u64, size: usize) -> Wave {
         Wave {
             phase: Phase::Copying,
@@ -120,7 +121,7 @@ impl Wave {
 
     fn enter(&mut self, phase: Phase, step: Step) -> Step {
         self.phase = phase;
-        // Those outside have their part in the beginning only.
+        // Ranks outside the group only take part in the beginning.
         for (rank, missing) in self.missing.iter_mut().enumerate() {
             *missing = phase == Phase::Stopping || self.groups.of(rank as Rank) == self.turn;
         }
@@ -129,8 +130,8 @@ impl Wave {
         step
     }
 
-    /// All threads of `rank` stand still, or it is outside of the group and holds back what must not pass; what it has sent is
-    /// announced.
+    /// All threads of `rank` stand still, or it is outside of the group and holds back messages that must not pass. Its
+    /// sends are announced.
     pub fn stopped(&mut self, rank: Rank) -> Step {
         if self.phase == Phase::Over {
             return Step::Wait;
@@ -183,14 +184,31 @@ impl Wave {
     }
 }
 
+fn those(missing: &[bool]) -> Vec<usize> {
+    let missing = missing.iter().enumerate().filter(|(_, missing)| **missing);
+    missing.map(|(rank, _)| rank).collect()
+}
+
+/// What it waits for.
+impl fmt::Display for Wave {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let (number, phase, missing) = (self.number, self.phase, those(&self.missing));
+        write!(
+            out,
+            "wave {number}, group {}: {phase:?}, without {missing:?}",
+            self.turn
+        )
+    }
+}
+
 /// What the coordinator does next while all ranks return to a wave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// Wait for others.
     Wait,
-    /// End every process that runs; one that has been asked for and is not there yet, as soon as it is.
+    /// End every process that runs, and each one that was asked for, as soon as it is there.
     End,
-    /// Give every rank a process. Nobody touches the channels any more but these.
+    /// Give every rank a process. Only these touch the channels now.
     Begin,
     /// Every rank is as it was at the wave: let all go on.
     Go,
@@ -198,8 +216,8 @@ pub enum Turn {
 
 /// The return of all ranks to the last complete wave, as its coordinator sees it.
 ///
-/// A new process changes what ranks share (its channels are empty again) before it says that it is ready. So nobody is given
-/// a process before every former one has ended, and nobody goes on before all are ready.
+/// A new process changes shared state (it finds its channels empty) before it reports that it is ready. So no rank gets
+/// a process before every former one has ended, and none goes on before all are ready.
 #[derive(Debug, Clone)]
 pub struct Return {
     attempts: u32,
@@ -230,9 +248,14 @@ impl Return {
         Turn::Begin
     }
 
-    /// How often processes have been ended, or are about to be, to begin from a wave.
+    /// How often processes were ended, or are about to be, to begin from a wave.
     pub fn attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// An image was unusable, so there is one less: this attempt does not count.
+    pub fn image_lost(&mut self) {
+        self.attempts = self.attempts.saturating_sub(1);
     }
 
     /// Former processes have not all ended.
@@ -240,10 +263,10 @@ impl Return {
         !self.beginning
     }
 
-    /// The process of `rank` has ended, or will not come to be.
+    /// The process of `rank` has ended, or will not exist.
     pub fn ended(&mut self, rank: Rank) -> Turn {
         if self.beginning {
-            // Others may have begun to wait for it.
+            // Other ranks may have begun to wait for it.
             self.attempts += 1;
             self.beginning = false;
             self.missing.fill(true);
@@ -276,9 +299,34 @@ impl Return {
     }
 }
 
+/// What it waits for.
+impl fmt::Display for Return {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let what = match self.beginning {
+            true => "ready",
+            false => "ended",
+        };
+        let missing = those(&self.missing);
+        write!(out, "return, attempt {}: {missing:?} not {what}", self.attempts)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_told() {
+        let mut wave = Wave::new(7, 3);
+        wave.stopped(1);
+        assert_eq!(wave.to_string(), "wave 7, group 1: Stopping, without [0, 2]");
+        let (mut back, _) = Return::new(vec![true, false, true]);
+        assert_eq!(back.to_string(), "return, attempt 1: [0, 2] not ended");
+        back.ended(0);
+        back.ended(2);
+        back.ready(1);
+        assert_eq!(back.to_string(), "return, attempt 1: [0, 2] not ready");
+    }
 
     #[test]
     fn a_wave_drains_until_nothing_moves() {
@@ -370,6 +418,8 @@ mod tests {
         assert_eq!(back.ready(0), Turn::Wait);
         assert_eq!(back.ended(0), Turn::End);
         assert_eq!((back.attempts(), back.is_ending()), (2, true));
+        back.image_lost();
+        assert_eq!(back.attempts(), 1);
         assert_eq!(back.ended(1), Turn::Begin);
         assert_eq!(back.ready(1), Turn::Wait);
         assert_eq!(back.ready(0), Turn::Go);

@@ -33,6 +33,17 @@ pub enum Reduction {
     LogOn,
 }
 
+impl Reduction {
+    /// The one that a number of a job's settings stands for.
+    pub const fn numbered(number: u32) -> Self {
+        match number {
+            0 => Self::Vcausal,
+            1 => Self::Manetho,
+            _ => Self::LogOn,
+        }
+    }
+}
+
 /// A delivery as it is piggybacked. Its ssn is the number of `receiver`'s earlier events of the same source, plus one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event {
@@ -52,10 +63,10 @@ pub struct Piggyback {
     pub stable: Vec<(Rank, u64)>,
 }
 
-/// What a peer said cannot be.
+/// What a peer said is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Somebody depends on a delivery of this rank that its present life does not know of.
+    /// Another rank depends on a delivery of this rank that its present life does not know.
     #[error("rank {from} knows delivery {rclock} of rank {rank}, which has made {made}: not the same history")]
     Orphan {
         rank: Rank,
@@ -63,7 +74,7 @@ pub enum Error {
         rclock: u64,
         made: u64,
     },
-    /// No such rank.
+    /// There is no such rank.
     #[error("rank {rank} is not one of the job's {size}")]
     UnknownRank { rank: Rank, size: usize },
 }
@@ -78,9 +89,9 @@ pub struct Causal {
     latest: Vec<u64>,
     /// Per rank, deliveries that are stable: their events are not kept.
     stable: Vec<u64>,
-    /// Per peer and rank, the last event that either has told the other; of a peer with whom nothing was exchanged, no row.
+    /// Per peer and rank, the last event that either has told the other; a peer without any exchange has no row.
     exchanged: Vec<Vec<u64>>,
-    /// Per peer: its life has begun, and knows its own events. One that still collects is told of them too.
+    /// Per peer: its life has begun, and knows its own events. A life that still collects gets them too.
     begun: Vec<bool>,
     /// Per peer and rank, the last stable clock told to it.
     told_stable: Vec<Vec<u64>>,
@@ -88,7 +99,7 @@ pub struct Causal {
     collecting: bool,
     /// Empty between calls.
     raised: Raised,
-    /// What a peer knew before a message of its; of no use between calls.
+    /// The knowledge of a peer before one of its messages; of no use between calls.
     before: Vec<u64>,
 }
 
@@ -118,6 +129,21 @@ impl Causal {
         }
     }
 
+    /// The job has so many ranks by now. It is as if the further ones had been there and done nothing.
+    pub fn grow(&mut self, size: usize) {
+        self.store.get_mut().grow(size);
+        self.raised.grow(size);
+        self.latest.resize(size, 0);
+        self.stable.resize(size, 0);
+        // Rows grow when they are used.
+        self.exchanged.resize_with(size, Vec::new);
+        self.begun.resize(size, true);
+        if self.spreads_clocks {
+            self.told_stable.iter_mut().for_each(|told| told.resize(size, 0));
+            self.told_stable.resize_with(size, || vec![0; size]);
+        }
+    }
+
     /// This rank has made a delivery, new or repeated. `antecedent`: deliveries that the sender had made when it sent the
     /// message, as the message says.
     pub fn deliver(&mut self, determinant: &Determinant, antecedent: u64) -> Result<(), Error> {
@@ -143,15 +169,15 @@ impl Causal {
         Ok(())
     }
 
-    /// What the message that now leaves for `to` must carry. Messages arrive in this order, or [`Self::connected`] is
-    /// called. Nothing waits.
+    /// The piggyback of the message that now leaves for `to`. Messages arrive in this order, or [`Self::connected`]
+    /// is called. Nothing waits.
     pub fn piggyback(&mut self, to: Rank) -> Piggyback {
         let mut piggyback = Piggyback::default();
         self.carry(to, &mut piggyback);
         piggyback
     }
 
-    /// The same, in place of what `piggyback` was.
+    /// The same, into `piggyback`, which is overwritten.
     pub fn carry(&mut self, to: Rank, piggyback: &mut Piggyback) {
         piggyback.events.clear();
         piggyback.stable.clear();
@@ -176,6 +202,14 @@ impl Causal {
         self.news_of_stable(to, &mut piggyback.stable);
     }
 
+    /// What a repeated message for `to` carries that has to be sent once more: nothing. Its receiver has recorded it, and so
+    /// knows what it depends on. Perhaps nobody ever reads it: the receiver's image may have it already. So it tells
+    /// nothing.
+    pub fn carry_again(&self, piggyback: &mut Piggyback) {
+        piggyback.events.clear();
+        piggyback.stable.clear();
+    }
+
     fn news_of_stable(&mut self, to: Rank, news: &mut Vec<(Rank, u64)>) {
         let Some(told) = self.told_stable.get_mut(to as usize) else {
             return;
@@ -186,8 +220,8 @@ impl Causal {
         told.clone_from(&self.stable);
     }
 
-    /// What came with a message from `from`: to be taken in when it arrives, whenever it is delivered. A life that collects
-    /// sends no messages.
+    /// The piggyback of a message from `from`: takes it in on arrival, whenever the message is delivered. A life that
+    /// collects sends no messages.
     pub fn absorb(&mut self, from: Rank, piggyback: &Piggyback) -> Result<(), Error> {
         self.told(from, piggyback)?;
         self.begun[from as usize] = true;
@@ -246,7 +280,7 @@ impl Causal {
         Ok(())
     }
 
-    /// Whoever tells of `events` leaves out of their past only what is known here and what is stable.
+    /// The sender of `events` leaves out of their past only what is known here and what is stable.
     fn past_is_stable(&mut self, from: Rank, events: &[Event]) -> Result<(), Error> {
         for event in events {
             let (source, antecedent) = (event.record.source, event.antecedent);
@@ -271,7 +305,8 @@ impl Causal {
         })
     }
 
-    /// Deliveries of each rank that are stable, as an event logger acknowledges them (§III.A): everybody can forget them.
+    /// Deliveries of each rank that are stable, as an event logger acknowledges them (§III.A): all ranks can forget
+    /// them.
     pub fn acknowledge(&mut self, clocks: &[u64]) {
         assert!(
             clocks.len() == self.stable.len(),
@@ -308,7 +343,7 @@ impl Causal {
         }
     }
 
-    /// A later life of `peer`, or the same after the connection broke: what was sent to it may be lost.
+    /// A later life of `peer`, or the same after its connection broke: messages to it may be lost.
     pub fn connected(&mut self, peer: Rank) {
         self.exchanged[peer as usize].fill(0);
         self.begun[peer as usize] = false;
@@ -345,7 +380,7 @@ impl Causal {
             antecedent: 0,
         };
         let mut events: Vec<Event> = numbered.map(event).collect();
-        // What is not here is stable, and its past was stable before it.
+        // Events missing here are stable, and their past was stable before them.
         for known in self.store.get().of(self.rank, above) {
             let stable = self.stable[known.record.source as usize];
             if let Some(event) = events.get_mut((known.rclock - above - 1) as usize)

@@ -1,5 +1,5 @@
 //! Non-blocking coordinated checkpointing (Chandy and Lamport 1985; MPICH-V/CL in Bouteiller 2006, §III.E). Every rank
-//! copies itself at a moment of its own, and nobody waits for anybody. On a failure all ranks return to the last
+//! copies itself at a moment of its own, and no rank waits for another. On a failure all ranks return to the last
 //! complete wave.
 //!
 //! The coordinator asks every rank for its copy and counts them ([`crate::Wave::non_blocking`]). [`Cut`] is a rank's
@@ -17,9 +17,9 @@
 /// How far waves have come, as the coordinator tells all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waves {
-    /// The last wave that has been asked for; told before any rank is asked.
+    /// The last requested wave; published before any rank is asked.
     pub asked: u64,
-    /// The last wave that is complete or has been dropped; told when nothing of the logs is needed for it any more.
+    /// The last wave that is complete or dropped; published when it needs nothing of the logs any more.
     pub over: u64,
 }
 
@@ -35,7 +35,7 @@ impl Cut {
         self.wave
     }
 
-    /// What every message carries that is sent from now on: the wave's number in 16 bits.
+    /// The mark of every message from now on: the wave's number in 16 bits.
     pub fn mark(&self) -> u16 {
         self.wave as u16
     }
@@ -50,10 +50,10 @@ impl Cut {
         self.wave = number;
     }
 
-    /// Whether a message that carries `mark` may be delivered. If not, it was sent behind the cut of a wave that this rank has
-    /// yet to copy itself for, or that will be dropped. On another node the next wave may have been asked for already; it is never
-    /// more than one, as no wave begins before every rank has said what it does. An old message may look like that when waves have
-    /// come round in 16 bits; it is held back a little, too.
+    /// Whether a message that carries `mark` may be delivered. If not, it was sent behind the cut of a wave that this
+    /// rank has yet to copy itself for, or that will be dropped. On another node the next wave may already have begun.
+    /// It is never more than one, because no wave begins before every rank has reported its state. An old message may
+    /// look like that when the 16-bit numbers wrap around; it is held back a little, too.
     pub fn may_deliver(&self, mark: u16, waves: Waves) -> bool {
         if mark == waves.asked.wrapping_add(1) as u16 {
             return self.wave > waves.asked;
@@ -93,7 +93,7 @@ mod tests {
         assert!(late.may_deliver(late.mark(), waves) && early.may_deliver(late.mark(), waves));
         late.cut(1);
         assert!(late.may_deliver(early.mark(), waves));
-        // A wave that this rank never heard of has been dropped.
+        // A wave that this rank never learned of was dropped.
         waves = Waves { asked: 2, over: 1 };
         early.cut(2);
         assert!(!late.may_deliver(early.mark(), waves));

@@ -3,8 +3,8 @@
 //!
 //! Messages are delivered in the order in which they arrive. Chance decides only in which completion-queue read the
 //! rank makes each delivery. The rank tells its own channel memory: this is the *report*, stable once the memory has
-//! it. Nobody may see what leaves the rank after a delivery before the report is stable. On the connection to the own
-//! memory it comes behind the report anyway; to other memories it waits ([`Departures`]).
+//! it. No other rank may see a send after a delivery before the delivery's report is stable. On the connection to the
+//! rank's own memory the send follows the report anyway; for other memories it waits ([`Departures`]).
 //!
 //! A life that begins from an image connects like any other and says how many deliveries it has made. The memory serves
 //! it the messages after them. The memory forgets what the oldest usable image covers ([`ChannelMemory::forget`]).
@@ -23,7 +23,7 @@ pub const fn memory_of(rank: Rank, memories: usize) -> usize {
     rank as usize % memories
 }
 
-/// Why a channel memory does not take what a rank says.
+/// Why a channel memory refuses a rank's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("life {incarnation} of rank {rank} speaks after life {admitted} was admitted")]
@@ -66,7 +66,7 @@ pub enum Error {
     },
 }
 
-/// What a new life of a rank is told.
+/// What a new life of a rank learns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Deliveries of this rank whose reads are known; 0 where its messages are in another memory.
@@ -75,14 +75,14 @@ pub struct Admission {
     pub received: Vec<(Rank, u64)>,
 }
 
-/// What becomes of a message that has arrived.
+/// What becomes of an arrived message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Put<'a, C> {
     /// It is the receiver's delivery of this number, from 1, for ever.
     New { rclock: u64 },
-    /// A former life has sent it: here is what it sent, to be compared.
+    /// A former life sent it: the two contents, to compare.
     Again { before: &'a mut C, now: C },
-    /// A former life has sent it, and it is forgotten: there is nothing to compare it with.
+    /// A former life sent it, and it is forgotten: there is nothing to compare it with.
     Forgotten,
 }
 
@@ -91,7 +91,7 @@ pub enum Put<'a, C> {
 pub struct Served<'a, C> {
     pub rclock: u64,
     pub source: Rank,
-    /// In which read it was delivered, if that has been reported.
+    /// The read in which it was delivered, if reported.
     pub polls: Option<u64>,
     pub content: &'a mut C,
 }
@@ -102,12 +102,12 @@ struct Message<C> {
     content: C,
 }
 
-/// What has come from one source for one receiver.
+/// The messages of one source for one receiver.
 #[derive(Debug, Default)]
 struct Channel {
     /// Messages that are forgotten.
     forgotten: u64,
-    /// The deliveries that the others are, in the order of their numbers.
+    /// The rclocks of the other messages, in the order of their numbers.
     rclocks: VecDeque<u64>,
 }
 
@@ -117,7 +117,7 @@ impl Channel {
     }
 }
 
-/// What is held for one receiver.
+/// The messages held for one receiver.
 #[derive(Debug)]
 struct Held<C> {
     /// Deliveries that are forgotten, from the first.
@@ -126,14 +126,14 @@ struct Held<C> {
     messages: VecDeque<Message<C>>,
     /// Per source.
     channels: BTreeMap<Rank, Channel>,
-    /// Of the first deliveries behind the forgotten ones, the read in which each was made.
+    /// For the first deliveries behind the forgotten ones, the read in which each was made.
     polls: VecDeque<u64>,
-    /// Deliveries that the present life has been served, or had made when it began.
+    /// Deliveries served to the present life, or made before it began.
     served: u64,
 }
 
 impl<C> Held<C> {
-    /// Where delivery `rclock` is among those that are held.
+    /// The place of delivery `rclock` among the held ones.
     fn place(&self, rclock: u64) -> Option<usize> {
         let place = rclock.checked_sub(self.forgotten + 1)?;
         Some(place as usize)
@@ -148,7 +148,7 @@ impl<C> Held<C> {
     }
 }
 
-/// The state of one channel memory, for all ranks that it serves. `C`: the content of a message, or where it lies.
+/// The state of one channel memory, for all ranks that it serves. `C`: the content of a message, or its place.
 #[derive(Debug)]
 pub struct ChannelMemory<C> {
     held: BTreeMap<Rank, Held<C>>,
@@ -176,7 +176,7 @@ impl<C> ChannelMemory<C> {
         })
     }
 
-    /// Whether this life of `rank` is later than all that have connected.
+    /// Whether this life of `rank` is later than all lives that have connected.
     pub fn may_admit(&self, rank: Rank, incarnation: u64) -> Result<(), Error> {
         match self.lives.get(&rank) {
             Some(&admitted) if incarnation <= admitted => Err(Error::Superseded {
@@ -188,9 +188,9 @@ impl<C> ChannelMemory<C> {
         }
     }
 
-    /// A life of `rank` connects; it does so once for each memory. From here on the memory takes nothing of earlier lives,
-    /// so that its answer stays true. It serves the messages after the first `delivered` deliveries, which are in the
-    /// image that the life begins from (0 where its messages are in another memory).
+    /// A life of `rank` connects; it does so once for each memory. From here on the memory takes nothing of earlier
+    /// lives: its answer stays true. It serves the messages after the first `delivered` deliveries: those are in the
+    /// image that the life begins from. `delivered` is 0 where its messages are in another memory.
     pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Error> {
         self.may_admit(rank, incarnation)?;
         let (forgotten, reported) = (self.forgotten(rank), self.reported(rank));
@@ -216,7 +216,7 @@ impl<C> ChannelMemory<C> {
         })
     }
 
-    /// This life of `rank` is the latest that has been admitted.
+    /// This life of `rank` is the latest admitted one.
     pub fn is_life(&self, rank: Rank, incarnation: u64) -> bool {
         self.lives.get(&rank) == Some(&incarnation)
     }
@@ -288,7 +288,7 @@ impl<C> ChannelMemory<C> {
     }
 
     /// No life of `rank` will begin before delivery `rclock` any more: the oldest image that one may begin from covers so many.
-    /// Returns what they were, in order; nothing where they were forgotten before.
+    /// Returns these deliveries, in order; those forgotten before are left out.
     pub fn forget(&mut self, rank: Rank, incarnation: u64, rclock: u64) -> Result<impl Iterator<Item = C>, Error> {
         self.check_life(rank, incarnation)?;
         let held = self.held(rank);
@@ -337,7 +337,7 @@ impl<C> ChannelMemory<C> {
         })
     }
 
-    /// There is something that the present life of `rank` has not been served.
+    /// The present life of `rank` has yet to be served some message.
     pub fn has_more(&self, rank: Rank) -> bool {
         self.held.get(&rank).is_some_and(|held| held.served < held.received())
     }
@@ -364,18 +364,19 @@ impl<C> ChannelMemory<C> {
     }
 }
 
-/// Which sends of a rank may leave: none to another memory than the own before the own has the reports of all deliveries made.
+/// Which sends of a rank may leave: none to another memory before the rank's own memory has the reports of all
+/// deliveries made.
 #[derive(Debug, Clone)]
 pub struct Departures {
     own: usize,
-    /// Deliveries whose reports the own memory has.
+    /// Deliveries whose reports the rank's own memory has.
     acknowledged: u64,
     /// Destination memory and deliveries made, in order of sending.
     held: VecDeque<(usize, u64)>,
 }
 
 impl Departures {
-    /// `own`: the memory of this rank. `reported`: what it says at the beginning of this life.
+    /// `own`: the memory of this rank. `reported`: the memory's count at the beginning of this life.
     pub fn new(own: usize, reported: u64) -> Self {
         Self {
             own,
@@ -393,12 +394,12 @@ impl Departures {
         false
     }
 
-    /// The own memory has the reports of so many deliveries.
+    /// The rank's own memory has the reports of so many deliveries.
     pub fn acknowledge(&mut self, rclock: u64) {
         self.acknowledged = self.acknowledged.max(rclock);
     }
 
-    /// Deliveries whose reports the own memory is known to have.
+    /// Deliveries whose reports the rank's own memory has confirmed.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
@@ -410,7 +411,7 @@ impl Departures {
         Some(memory)
     }
 
-    /// Messages that wait.
+    /// The number of waiting messages.
     pub fn held(&self) -> usize {
         self.held.len()
     }

@@ -1,5 +1,6 @@
-//! The checkpoint scheduler: when images are taken, and of whom, one at a time. With coordinated waves the whole job is one
-//! "rank" here, and so there are never two waves at once. Times are handed in, and nothing is sent or read here.
+//! The checkpoint scheduler: when images are taken, and of which rank, one at a time. With coordinated waves the whole
+//! job is one "rank" here, so there are never two waves at once. Callers pass the time in; this module sends and reads
+//! nothing.
 
 #[cfg(test)]
 mod tests;
@@ -14,19 +15,19 @@ use turns::Turns;
 /// How often images are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Period {
-    /// Only when somebody asks.
+    /// Only on request.
     Never,
     Every(Duration),
-    /// As often as is best for the time to solution (Daly 2006, equation 37), from what images have cost so far and the
-    /// mean time between failures of the job: given, or observed, or [`CAUTIOUS_MTBF`] before the first failure.
+    /// As often as is best for the time to solution (Daly 2006, equation 37). Inputs are the cost of images so far and
+    /// the job's mean time between failures: given, observed, or [`CAUTIOUS_MTBF`] before the first failure.
     Daly {
         mtbf: Option<Duration>,
     },
 }
 
-/// Mean time between failures that is assumed before one has been seen.
+/// The assumed mean time between failures before the first failure.
 const CAUTIOUS_MTBF: Duration = Duration::from_secs(24 * 3600);
-/// The first images under [`Period::Daly`], when nothing has been measured.
+/// The first images under [`Period::Daly`], before any measurement.
 const FIRST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(100);
 
@@ -43,30 +44,30 @@ fn daly(cost: Duration, mtbf: Duration) -> Duration {
 
 /// How soon a rank that could not have an image is asked again, at most; never later than the usual time.
 const AGAIN: Duration = Duration::from_millis(200);
-/// One that has been refused for long is asked after pauses of this part of that time, up to [`LONGEST_PAUSE`]: what is refused may have
-/// cost a fork.
+/// A rank refused for long is asked after pauses of this part of that time, up to [`LONGEST_PAUSE`]: each refused
+/// attempt may cost a fork.
 const PART: u32 = 10;
-/// How often a rank is asked because somebody wants an image now.
+/// How often a rank is asked for a requested image.
 const ATTEMPTS: u32 = 25;
 
-/// What has become of the images that were wanted.
+/// The outcome of requested images.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Who waits for them.
+    /// The clients that wait for them.
     pub clients: Vec<u64>,
-    /// Ranks of which there is none, and why.
+    /// Ranks without one, with reasons.
     pub failed: Vec<(usize, String)>,
 }
 
-/// What a byte costs more in memory that a log has never used than in memory that it has used before, in seconds.
+/// The extra cost of a byte in memory that a log has never used, in seconds.
 const FRESH: f64 = 0.5e-9;
-/// What an image costs altogether, in standstills: what the rank writes to afterwards is copied page by page.
+/// The whole cost of an image, in standstills: the rank's later writes are copied page by page.
 const AFTERMATH: f64 = 4.0;
-/// Images that are lost again and again are asked for after pauses of at most so long.
+/// The longest pause before an image that was lost again and again is asked for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// One that is lost after so long has nothing to do with the one before.
+/// A loss after so long is unrelated to the one before.
 const CALM: Duration = Duration::from_secs(2);
-/// Least growth for which images are taken, as long as the log is far from full: in large pages that are at hand it costs 15 ms.
+/// Least growth for which images are taken while the log is far from full: in available large pages it costs 15 ms.
 const LEAST_GROWTH: u64 = 256 << 20;
 
 /// The times of the next images, since the start of the job.
@@ -80,34 +81,34 @@ pub struct Checkpoints {
     patience: u64,
     /// Since when ranks (or the job) could not have one.
     refused: BTreeMap<usize, Duration>,
-    /// What each rank's (or the job's) last image has cost.
+    /// The cost of each rank's (or the job's) last image.
     costs: Vec<Option<Duration>>,
     failures: u32,
     /// The part of the job's time that images may take, at most.
     share: f64,
-    /// Before then nobody is asked for an image that nobody waits for: the last ones have taken their part.
+    /// Before then no rank is asked for an unrequested image: the last ones have used up their share.
     not_before: Duration,
-    /// After some image the pause was clearly longer than the period; and that has been told.
+    /// After some image the pause was clearly longer than the period, and the user knows.
     is_held_back: bool,
     is_told: bool,
-    /// When each rank's next image is due; none where ranks take turns, but for images that somebody wants.
+    /// When each rank's next image is due; where ranks take turns, only requested images.
     due: Vec<Option<Duration>>,
     turns: Option<Turns>,
-    /// The rank whose image is being taken, and since when.
+    /// The rank that takes an image, and since when.
     taking: Option<(usize, Duration)>,
-    /// Because it is its turn.
+    /// It takes it because of its turn.
     in_turn: bool,
     /// Ranks whose images are being written into files.
     writing: BTreeSet<usize>,
     /// Most images that are taken or written at the same time.
     at_most: usize,
-    /// When an image of a rank was lost last, and how long its next one waits if that is lost, too.
+    /// Per rank, the time of its last lost image, and how long its next one waits if that is lost, too.
     losses: BTreeMap<usize, (Duration, Duration)>,
-    /// Ranks whose images somebody waits for, with the attempts so far.
+    /// Ranks with requested images, and the attempts so far.
     wanted: BTreeMap<usize, u32>,
-    /// Why there is none of what was wanted.
+    /// Why requested images are missing.
     failed: Vec<(usize, String)>,
-    /// Who waits for the wanted images.
+    /// The clients that wait for requested images.
     waiting: Vec<u64>,
 }
 
@@ -151,14 +152,14 @@ impl Checkpoints {
         }
     }
 
-    /// Images take this part of the job's time at most, but for those that somebody waits for. It is the job's, not a rank's: while one
-    /// rank's image is taken, others wait for its messages.
+    /// Images take at most this part of the job's time, except for requested ones. It is the job's, not a rank's: while
+    /// one rank's image is taken, others wait for its messages.
     pub fn with_share(self, share: f64) -> Checkpoints {
         Checkpoints { share, ..self }
     }
 
-    /// Once, when images have begun to come clearly less often than they were to, so that they take no more than their share.
-    /// How often that was, and the share.
+    /// Once, when images have begun to come clearly less often than planned because of their share. Returns the planned
+    /// period, and the share.
     pub fn begins_to_hold_back(&mut self) -> Option<(Duration, f64)> {
         let Period::Every(every) = self.period else { return None };
         let begins = self.is_held_back && !std::mem::replace(&mut self.is_told, self.is_held_back);
@@ -176,7 +177,8 @@ impl Checkpoints {
             Period::Never => None,
             Period::Every(every) => Some(every),
             Period::Daly { mtbf } => {
-                // Each image holds up the whole job, since ranks wait for one another: a round of all costs their sum.
+                // Each image holds up the whole job, because ranks wait for one another: a round of all costs their
+                // sum.
                 let cost = self.costs.iter().flatten().sum::<Duration>();
                 if cost.is_zero() {
                     return Some(FIRST);
@@ -188,7 +190,7 @@ impl Checkpoints {
         }
     }
 
-    /// When a rank that has just had an image is to have the next.
+    /// When a rank with a new image is due for the next.
     fn regularly(&self, now: Duration) -> Option<Duration> {
         let every = self.every(now).filter(|_| self.turns.is_none());
         every.map(|every| now + every)
@@ -200,8 +202,8 @@ impl Checkpoints {
         self.costs.resize(ranks, None);
     }
 
-    /// An image has been lost, and until there is another the rank may have nothing to go on from: it is asked at once. If that one is
-    /// lost, too, memory is used up, and images make it worse: then after pauses, each twice as long as the last.
+    /// An image is lost, and without another the rank may have nothing to go on from: it is asked at once. If that one
+    /// is lost, too, memory is used up, and images make it worse: further ones follow after pauses that double.
     pub fn lost(&mut self, rank: usize, now: Duration) {
         if self.wanted.contains_key(&rank) {
             return;
@@ -215,7 +217,7 @@ impl Checkpoints {
         self.want(std::iter::once(rank), None, due);
     }
 
-    /// Images of all of these are wanted at `time`. `client` hears of it by [`Checkpoints::finished`].
+    /// Images of all of these are requested for `time`. `client` gets the outcome from [`Checkpoints::finished`].
     pub fn want(&mut self, ranks: impl Iterator<Item = usize>, client: Option<u64>, time: Duration) {
         for rank in ranks {
             if let Some(due) = self.due.get_mut(rank) {
@@ -226,10 +228,9 @@ impl Checkpoints {
         self.waiting.extend(client);
     }
 
-    /// Images let logs forget, so that they use the same memory again. How much more will be sent, nobody knows: with as much as
-    /// has been sent, s bytes, images every g bytes cost s ÷ g times what one costs, and the first g bytes cost what fresh memory
-    /// costs. Both are the same, and their sum is the least, with the g that is used here. A rank that cannot have an image now is
-    /// not asked again.
+    /// After images, logs use the same memory again. Future traffic is unknown. If it equals the traffic so far, s
+    /// bytes, images every g bytes cost s ÷ g times one image; the first g bytes cost fresh memory. The g used here
+    /// makes both equal, and their sum the least. A rank that cannot have an image now is not asked again.
     pub fn logs_have_grown(&mut self, bytes: u64, now: Duration) {
         self.growth += bytes;
         self.logged += bytes;
@@ -244,49 +245,49 @@ impl Checkpoints {
         }
     }
 
-    /// When the image of this rank that is being taken was asked for.
+    /// When the image that this rank takes was asked for.
     pub fn asked_at(&self, rank: usize) -> Option<Duration> {
         let (_, since) = self.taking.filter(|(taking, _)| *taking == rank)?;
         Some(since)
     }
 
-    /// Whether somebody relies on an image of this rank.
+    /// Whether a client or the job relies on an image of this rank.
     pub fn is_expected(&self, rank: usize) -> bool {
         self.period != Period::Never || self.wanted.contains_key(&rank)
     }
 
-    /// When everything that was wanted is there or cannot be.
+    /// The outcome, when each requested image is there or impossible.
     pub fn finished(&mut self) -> Option<Outcome> {
         if !self.wanted.is_empty() {
             return None;
         }
-        // Also when nobody waits: whoever comes later is not to hear of it.
+        // Also without a waiting client: a later one must not get it.
         let failed = std::mem::take(&mut self.failed);
         let clients = std::mem::take(&mut self.waiting);
         (!clients.is_empty()).then_some(Outcome { clients, failed })
     }
 
-    /// Somebody waits for images.
+    /// A client waits for images.
     pub fn is_wanted(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Who waits for the wanted images.
+    /// The clients that wait for requested images.
     pub fn waiting(&self) -> &[u64] {
         &self.waiting
     }
 
-    /// How many images are wanted and not taken, and how many are being written.
+    /// How many requested images are not taken, and how many are being written.
     pub fn left_to_do(&self) -> (usize, usize) {
         (self.wanted.len(), self.writing.len())
     }
 
-    /// The rank that is to be asked now. The answer must come back with [`Checkpoints::answered`].
+    /// The rank to ask now. The answer must come back with [`Checkpoints::answered`].
     pub fn next(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
         if self.is_busy() {
             return None;
         }
-        // In the order in which they were due: those that all wait for the same moment must all have their turn.
+        // In the order in which they were due: ranks that wait for the same moment all get a turn.
         let may = |rank: usize| self.due(rank).is_some_and(|due| due <= now) && runs(rank);
         let due = |rank: usize| self.due[rank].filter(|_| may(rank));
         let wanted = (0..self.due.len()).filter_map(|rank| Some((due(rank)?, rank))).min();
@@ -309,7 +310,7 @@ impl Checkpoints {
         }
     }
 
-    /// The rank whose turn has come. Those that are still writing have had theirs.
+    /// The rank whose turn it is. Those that are still writing have had theirs.
     fn take_turn(&mut self, now: Duration, runs: impl Fn(usize) -> bool) -> Option<usize> {
         let every = self.every(now)?;
         let turns = self.turns.as_mut()?;
@@ -326,7 +327,8 @@ impl Checkpoints {
         turns.take(now, &able, every / running.len() as u32)
     }
 
-    /// Whether the agent is to tell how much each rank's image would free ([`Checkpoints::logs_are`]); the turn waits for it.
+    /// Whether the agent must report how much each rank's image would free ([`Checkpoints::logs_are`]); the turn waits
+    /// for it.
     pub fn wants_logs(&mut self, now: Duration) -> bool {
         !self.is_busy() && now >= self.not_before && self.turns.as_mut().is_some_and(|turns| turns.wants_logs(now))
     }
@@ -338,12 +340,12 @@ impl Checkpoints {
         }
     }
 
-    /// No image can be asked for now: one is being taken, or so many are being written.
+    /// No rank can be asked now: one takes an image, or the most are being written.
     fn is_busy(&self) -> bool {
         self.taking.is_some() || self.writing.len() >= self.at_most
     }
 
-    /// The image that the rank has got is being written into a file.
+    /// The rank's new image is being written into a file.
     pub fn begin_writing(&mut self, rank: usize) {
         self.writing.insert(rank);
     }
@@ -353,7 +355,7 @@ impl Checkpoints {
         self.writing.remove(&rank);
     }
 
-    /// The rank has an image, which has cost so much time, or has none for this reason.
+    /// The rank has an image, which cost so much time, or has none for this reason.
     pub fn answered(&mut self, rank: usize, now: Duration, answer: Result<Duration, &str>) {
         let refusal = answer.err();
         if let (Ok(cost), Some(place)) = (answer, self.costs.get_mut(rank)) {
@@ -398,7 +400,7 @@ impl Checkpoints {
         }
     }
 
-    /// How long a rank that could not have an image now is left alone; of one that has had one it is forgotten.
+    /// How long to leave alone a rank that could not have an image; resets the pause of one that had.
     fn pause_after(&mut self, rank: usize, is_refused: bool, now: Duration) -> Duration {
         let every = self.every(now);
         let soon = every.map_or(AGAIN, |every| every.min(AGAIN));
@@ -411,14 +413,14 @@ impl Checkpoints {
         soon.max((now.saturating_sub(since) / PART).min(most))
     }
 
-    /// The rank has finished: nobody needs an image of it.
+    /// The rank has finished: its image is not needed.
     pub fn left(&mut self, rank: usize) {
         self.wanted.remove(&rank);
         self.writing.remove(&rank);
         self.taking.take_if(|(taken, _)| *taken == rank);
     }
 
-    /// There can be no image of the rank any more.
+    /// No image of the rank is possible any more.
     pub fn give_up(&mut self, rank: usize, why: &str) {
         if self.wanted.remove(&rank).is_some() {
             self.failed.push((rank, why.to_string()));
@@ -426,7 +428,7 @@ impl Checkpoints {
         self.left(rank);
     }
 
-    /// When somebody is to be asked next, if nobody is being asked.
+    /// When the next rank is due, if none takes an image now.
     pub fn next_time(&self, runs: impl Fn(usize) -> bool) -> Option<Duration> {
         if self.is_busy() {
             return None;

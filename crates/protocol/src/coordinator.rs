@@ -1,31 +1,38 @@
-//! The coordinator: it hears what happens to ranks and to their images, and decides what follows. It begins waves, carries
-//! them on and drops them. It chooses what a life begins from, and how all ranks of a unit return. It says which images
+//! The coordinator: it gets facts about ranks and their images, and decides what follows. It begins waves, carries them
+//! on and drops them. It chooses what a life begins from, and how all ranks of a unit return. It decides which images
 //! stay, and what others may forget.
 //!
 //! It has three kinds of methods, to be called in this order:
 //!
 //! 1. [`Coordinator::handle`] takes a [`Fact`], and the time since the start of the job;
-//! 2. [`Coordinator::poll`] gives the [`Command`]s that follow from it, until there are none; they are carried out in this order. What
-//!    carrying one out shows is the next fact, also while others are left;
-//! 3. [`Coordinator::due`] says when [`Fact::Due`] is to be told, if nothing else happens before.
+//! 2. [`Coordinator::poll`] gives the [`Command`]s that follow from it, until there are none; the caller carries them
+//!    out in this order. The result of one is the next fact, also while others are left;
+//! 3. [`Coordinator::due`] says when to pass in [`Fact::Due`], if no other fact comes before.
 //!
-//! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself. Without waves every rank has
-//! its images alone. An image is a *copy* of the rank's process, which sleeps, or a *file*, or both. The last [`KEPT`] complete files
-//! stay. What others may forget follows the oldest of them: a life begins from it when the newer one cannot be used.
+//! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself. Without waves
+//! every rank has its images alone. An image is a *copy* of the rank's process, which sleeps, or a *file*, or both. The
+//! last [`KEPT`] complete files stay. What others may forget follows the oldest of them: a life begins from it when the
+//! newer one cannot be used.
 //!
-//! Each life has a number: the n-th process that has been asked for its rank. What is told of another life than the present one is
-//! old news, and changes nothing.
+//! Each life has a number: the n-th process asked for its rank. Facts about another life than the present one are old,
+//! and change nothing.
 
+mod beyond;
 mod files;
 mod images;
 mod leaving;
 mod messages;
 mod nodes;
+mod parity;
+mod replicas;
 mod returns;
 mod state;
 mod surveys;
 #[cfg(test)]
 mod tests;
+mod vain;
+mod waiting;
+mod waits;
 mod waves;
 mod words;
 
@@ -35,28 +42,41 @@ use std::time::Duration;
 use crate::group::Groups;
 use crate::group::formation::Grouping;
 use crate::kinds::{Protocol, Waves};
+use crate::placement::Parity;
 use crate::{Node, Rank};
 pub use messages::{Command, Complete, Fact, Manner, Whom};
-pub use state::{Former, From, Place, State};
-use state::{Found, Images, Member, Nodes, Process, Survey, Unit};
+use state::{Beyond, Found, Images, Member, Nodes, Process, Sets, Survey, Unit};
+pub use state::{Former, FormerSet, From, Place, State};
+use waits::Vain;
 pub use words::{Cause, Why};
 
 /// Complete files of a rank that stay.
 pub const KEPT: usize = 2;
 
-/// What the job wants; it does not change but for the protocol, see [`Fact::OnlyLogs`].
+/// The job's settings; only the protocol can change, see [`Fact::OnlyLogs`].
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub protocol: Protocol,
     /// The ranks that have their waves together.
     pub units: Groups,
-    /// How the ranks of a wave are put into groups that are copied one after the other, where they are.
+    /// How the ranks of a wave form groups that are copied one after the other, where they do.
     pub groups: Grouping,
     /// Images are written into files.
     pub files: bool,
-    /// With several nodes an image counts when another node has its file, too: [`Command::Replicate`].
-    pub partners: bool,
-    /// Copies sleep on when they have been written.
+    /// With several nodes an image counts when so many other nodes have its file, too, or all that there are:
+    /// [`Command::Replicate`]. 0: it counts without, and is lost with its node.
+    pub replicas: u32,
+    /// Images of waves have parity instead of replicas. Those that ranks have alone have `replicas`.
+    pub parity: Option<Parity>,
+    /// Which nodes these are follows from this.
+    pub seed: u64,
+    /// A lost node takes logs along: only its ranks start again, with those that return with them and with what others
+    /// have. Logs inside a group are kept like all others.
+    pub moves: bool,
+    /// It takes images along, too: its ranks start from the beginning, and nothing that they need for that is
+    /// forgotten.
+    pub keeps_logs: bool,
+    /// Copies sleep on after writing.
     pub local_copies: bool,
     /// Most groups that write their images at the same time.
     pub groups_at_once: u32,
@@ -69,48 +89,60 @@ pub struct Coordinator {
     ranks: Vec<Member>,
     units: Vec<Unit>,
     nodes: Nodes,
-    /// Questions that have not been answered for all their ranks, and how many there have been.
+    beyond: Beyond,
+    sets: Sets,
+    /// Surveys without answers of all their ranks, and the number of surveys so far.
     surveys: Vec<Survey>,
     surveyed: u64,
-    /// Waves of which what was in transit is known, and those of which it is in a file.
+    /// Waves with known transit, and those with their transit in a file.
     transit: BTreeSet<u64>,
     transit_files: BTreeSet<u64>,
+    /// The newest wave that the record may name, as far as is known; 0: none.
+    recorded: u64,
     is_halted: bool,
-    /// Nobody begins at the beginning any more: the programs may have been changed.
+    /// No rank may start from the beginning any more: the programs may have changed.
     is_resumed: bool,
-    /// Waves have been given up, and all begin again when a rank cannot recover alone.
+    /// Waves were given up, and all ranks begin again when one cannot recover alone.
     may_begin_again: bool,
+    /// Waits of ranks of several nodes in their replays.
+    vain: Vain,
     commands: VecDeque<Command>,
 }
 
 impl Coordinator {
-    /// That of a job of as many ranks as `plan` has units for, none of which has begun.
+    /// For a job of as many ranks as `plan` has units for; none has begun.
     pub fn new(plan: Plan) -> Coordinator {
         let units = (1..=plan.units.count()).map(|group| Unit::new(plan.units.members(group).collect()));
         Coordinator {
             units: units.collect(),
             ranks: (0..plan.units.ranks()).map(|_| Member::default()).collect(),
             nodes: Nodes::default(),
+            beyond: Beyond::default(),
+            sets: Sets::default(),
             surveys: Vec::new(),
             surveyed: 0,
             transit: BTreeSet::new(),
             transit_files: BTreeSet::new(),
+            recorded: 0,
             is_halted: false,
             is_resumed: false,
             may_begin_again: false,
+            vain: Vain::default(),
             commands: VecDeque::new(),
             plan,
         }
     }
 
-    /// That of a job that was suspended, or whose coordinator was lost: what is in files. `transit`: the waves of which what was
-    /// in transit is in a file.
+    /// For a job that was suspended, or whose coordinator was lost: what is in files. `transit`: the waves with their
+    /// transit in a file.
     pub fn resume(plan: Plan, ranks: Vec<Former>, transit: impl IntoIterator<Item = u64>) -> Coordinator {
         let mut this = Coordinator::new(plan);
         this.ranks.resize_with(ranks.len(), Member::default);
         this.is_resumed = true;
         this.transit_files = transit.into_iter().collect();
         for (member, former) in this.ranks.iter_mut().zip(ranks) {
+            // Images of it may be missing now, and come back.
+            this.recorded = this.recorded.max(former.asked);
             member.finished = former.finished;
             member.images = Images::resumed(former);
         }
@@ -118,7 +150,14 @@ impl Coordinator {
         this
     }
 
-    /// Numbers of waves go on behind those of all images.
+    /// The sets whose pieces the nodes of a resumed job have. What [`Former::files`] lists are files on nodes, as without
+    /// sets; the others of a set may be made anew.
+    pub fn with_sets(mut self, sets: Vec<FormerSet>) -> Coordinator {
+        self.has_sets(sets);
+        self
+    }
+
+    /// Numbers of waves continue after those of all images.
     fn count_on(&mut self) {
         for unit in &mut self.units {
             let asked = unit.members.iter().map(|rank| self.ranks[*rank as usize].images.asked);
@@ -126,12 +165,12 @@ impl Coordinator {
         }
     }
 
-    /// The next thing to do.
+    /// The next command.
     pub fn poll(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// When nobody has said anything about some image for too long.
+    /// When ranks count as silent about some image.
     pub fn due(&self) -> Option<Duration> {
         let of_waves = self
             .units
@@ -172,25 +211,39 @@ impl Coordinator {
             Fact::TransitKnown { number } => self.transit_known(number, now),
             Fact::TransitLost { number, reason } => self.transit_lost(number, reason),
             Fact::TransitNotWritten { number, reason } => self.transit_not_written(number, &reason),
-            Fact::Written { rank, number } => self.written(rank, number),
-            Fact::NotWritten { rank, number, reason } => self.not_written(rank, number, reason),
-            Fact::CopyLost {
-                rank,
-                number,
-                stored,
-                reason,
-            } => self.copy_lost(rank, number, stored, reason),
-            Fact::Stored { rank, number, place } => self.stored(rank, number, place),
-            Fact::FileLost { rank, number, reason } => self.file_lost(rank, number, reason),
+            Fact::Recorded { number } => self.recorded = number,
+            Fact::Written { .. }
+            | Fact::NotWritten { .. }
+            | Fact::NotStored { .. }
+            | Fact::CopyLost { .. }
+            | Fact::Fetched { .. }
+            | Fact::NotFetched { .. }
+            | Fact::Encoded { .. }
+            | Fact::NotEncoded { .. }
+            | Fact::Stored { .. }
+            | Fact::FileLost { .. } => self.handle_file(fact),
+            Fact::Beyond { waves } => self.are_beyond(waves),
             Fact::Started { rank, life } => self.started(rank, life),
             Fact::NotBegun { rank, life } => self.not_begun(rank, life),
             Fact::Ready { rank, life } => self.ready(rank, life),
             Fact::Ended { rank, life, orderly } => self.ended(rank, life, orderly),
-            Fact::Up { node, slots, spare } => self.node_comes(node, slots, spare),
+            Fact::Up {
+                node,
+                slots,
+                spare,
+                rack,
+            } => self.node_comes(node, slots, spare, rack),
             Fact::Down { node } => self.lost(node),
             Fact::Leave { node } => self.leave(node),
             Fact::Stay { node } => self.stay(node),
             Fact::Placed { nodes } => self.placed(&nodes),
+            Fact::Waits {
+                rank,
+                life,
+                wait,
+                source,
+            } => self.waits(rank, life, wait, source),
+            Fact::Probed { rank, number } => self.probed(rank, number),
             Fact::Restart { rank } => self.begin_alone(rank),
             Fact::Return { rank } => self.return_unit(rank),
             Fact::OnlyLogs => self.only_logs(),
@@ -198,6 +251,39 @@ impl Coordinator {
             Fact::Halt => self.halt(),
             Fact::GoOn { together } => self.go_on_after_halt(together),
             Fact::Due => self.mind_silence(now),
+        }
+        self.mind_sets();
+    }
+
+    /// Facts about an image's file, its copies and its set.
+    fn handle_file(&mut self, fact: Fact) {
+        match fact {
+            Fact::Written { rank, number } => self.written(rank, number),
+            Fact::NotWritten { rank, number, reason } => self.not_written(rank, number, reason),
+            Fact::NotStored {
+                rank,
+                number,
+                node,
+                reason,
+            } => self.not_stored(rank, number, node, reason),
+            Fact::CopyLost {
+                rank,
+                number,
+                stored,
+                reason,
+            } => self.copy_lost(rank, number, stored, reason),
+            Fact::Fetched { rank, number, place } => self.fetched(rank, number, place),
+            Fact::NotFetched { rank, number, reason } => self.not_fetched(rank, number, reason),
+            Fact::Encoded { number, set, node } => self.encoded(number, set, node),
+            Fact::NotEncoded {
+                number,
+                set,
+                node,
+                reason,
+            } => self.not_encoded(number, set, node, reason),
+            Fact::Stored { rank, number, place } => self.stored(rank, number, place),
+            Fact::FileLost { rank, number, reason } => self.file_lost(rank, number, reason),
+            _ => {}
         }
     }
 
@@ -219,7 +305,7 @@ impl Coordinator {
         self.plan.protocol
     }
 
-    /// Waves have been given up, and all begin again when a rank cannot recover alone.
+    /// Waves were given up, and all ranks begin again when one cannot recover alone.
     pub fn may_begin_again(&self) -> bool {
         self.may_begin_again
     }
@@ -229,15 +315,25 @@ impl Coordinator {
         self.ranks[rank as usize].node
     }
 
+    /// The oldest image that a life of `rank` may begin from, on whatever node, or that it is taking.
+    pub fn oldest_image(&self, rank: Rank) -> Option<u64> {
+        self.ranks[rank as usize].images.oldest()
+    }
+
     /// The unit of `rank`.
     pub fn unit(&self, rank: Rank) -> usize {
         let has = |unit: &Unit| unit.members.binary_search(&rank).is_ok();
         self.units.iter().position(has).unwrap_or(0)
     }
 
-    /// The last image of the rank is being written, or has yet to come to another node.
+    /// The last image of the rank is being written, or another node does not have it yet.
     pub fn writes(&self, rank: Rank) -> bool {
         self.ranks[rank as usize].images.writing.is_some()
+    }
+
+    /// All of the image is in a file, which counts.
+    pub fn has_file(&self, rank: Rank, number: u64) -> bool {
+        self.ranks[rank as usize].images.has_file(number)
     }
 
     /// How many units there are.
@@ -248,6 +344,11 @@ impl Coordinator {
     /// The ranks of a unit.
     pub fn members(&self, unit: usize) -> &[Rank] {
         &self.units[unit].members
+    }
+
+    /// It has a process, or will have one.
+    pub fn is_alive(&self, rank: Rank) -> bool {
+        self.ranks[rank as usize].is_alive()
     }
 
     /// Its unit returns to a wave: the ends of its processes are no failures.
@@ -283,12 +384,12 @@ impl Coordinator {
     }
 
     fn spawned(&mut self, ranks: usize) {
-        // There is no way back to where they were not.
+        // Ranks cannot return to the time before.
         if std::mem::take(&mut self.may_begin_again) {
             self.tell_protocol();
         }
         for rank in self.ranks.len()..self.ranks.len() + ranks {
-            let node = self.roomiest();
+            let node = self.for_one_more();
             self.ranks.push(Member {
                 node,
                 ..Member::default()
@@ -297,14 +398,16 @@ impl Coordinator {
         }
     }
 
-    /// Ranks have images alone from now on; those that they have stay good for that.
+    /// From now on each rank takes images alone; present images stay valid for that.
     fn only_logs(&mut self) {
         self.drop_surveys(&Why::NoWaves, |_| true);
         self.drop_wave(0, Why::NoWaves);
+        self.nothing_is_beyond();
         if let Some(protocol) = self.plan.protocol.without_waves() {
             self.plan.protocol = protocol;
             self.may_begin_again = !self.is_resumed;
             self.tell_protocol();
+            self.end_parity();
         }
     }
 
@@ -315,7 +418,7 @@ impl Coordinator {
         });
     }
 
-    /// Images of single ranks are no wave, also when they have the same number.
+    /// Images of single ranks are no wave, even with equal numbers.
     fn waves_again(&mut self) {
         let former = self.plan.protocol.with_waves_again();
         let Some(protocol) = former.filter(|_| self.may_begin_again) else {
@@ -334,7 +437,7 @@ impl Coordinator {
         self.is_halted = true;
         self.tell(Command::Halt);
         for unit in &mut self.units {
-            (unit.returning, unit.reading) = (None, None);
+            (unit.returning, unit.reading, unit.fetching) = (None, None, None);
             (unit.leaves, unit.is_held) = (false, false);
         }
         for rank in 0..self.ranks.len() as Rank {
@@ -345,10 +448,12 @@ impl Coordinator {
     fn go_on_after_halt(&mut self, together: bool) {
         self.is_halted = false;
         self.tell(Command::GoOn);
-        if together || !self.plan.protocol.logs() || self.is_hierarchical() {
+        // The nodes' memory is empty; the logs that the wave needs are beside its images.
+        self.nodes.logs_lost |= together && self.plan.protocol.logs();
+        if together || self.nodes.logs_lost || !self.plan.protocol.logs() || self.is_hierarchical() {
             for unit in 0..self.units.len() {
                 let mut members = self.units[unit].members.iter();
-                // Where a whole unit has finished nobody needs it any more.
+                // A wholly finished unit is not needed any more.
                 if members.any(|rank| !self.ranks[*rank as usize].finished) {
                     self.return_unit(self.units[unit].members[0]);
                 }

@@ -3,14 +3,14 @@
 //! It keeps, per receiver, the sequence of its deliveries, acknowledges how far the sequence goes, and gives it
 //! back to a later life. It knows nothing of payloads.
 //!
-//! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it
-//! has once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what
-//! lost loggers had acknowledged to it, its history here is not whole. [`EventLogger::query`] refuses it then: others
-//! may depend on deliveries that are not here.
+//! **Loss.** A logger that replaces a lost one starts empty, in a later epoch. Every live rank then sends all it has
+//! once more, after having told what its images cover ([`EventLogger::forget`]). Until a rank has refilled what lost
+//! loggers had acknowledged to it, its history here is not whole. [`EventLogger::query`] refuses it then: other ranks
+//! may depend on missing deliveries.
 //!
 //! **Causal order.** Where sends do not wait ([`crate::causal`]), a delivery may come here before others that it depends
 //! on. It waits for them: it is neither acknowledged nor given to a later life, which could not repeat it. A later life
-//! finds none of what its former ones had waiting, and logs it again where others know of it.
+//! finds no waiting deliveries of its former ones, and logs them again where other ranks know them.
 
 use std::collections::VecDeque;
 
@@ -39,7 +39,7 @@ pub enum Error {
         above_rclock: u64,
         kept_from: u64,
     },
-    /// A lost logger had acknowledged more than this one has been given again.
+    /// A lost logger had acknowledged more than this one has got again.
     #[error("the history of rank {rank} was lost with an earlier event logger ({stored} deliveries are stored)")]
     NotWhole { rank: Rank, stored: u64 },
 }
@@ -53,12 +53,12 @@ pub struct Ack {
 #[derive(Debug, Clone, Default)]
 struct History {
     incarnation: u64,
-    /// What loggers acknowledged to the receiver, as it said; nothing while a replacement has not been told.
+    /// What loggers acknowledged to the receiver, by its own word; none until a replacement learns it.
     required: Option<u64>,
     /// Deliveries dropped from the front.
     forgotten: u64,
     records: Vec<Recorded>,
-    /// Of the last records, which wait for what they depend on: deliveries of their source that must be stored before.
+    /// For the last records, which wait for what they depend on: deliveries of their source that must be stored before.
     waiting: VecDeque<u64>,
 }
 
@@ -90,6 +90,8 @@ pub struct EventLogger {
     histories: Vec<History>,
     /// Per rank, deliveries that are stable elsewhere.
     elsewhere: Vec<u64>,
+    /// Ranks from here on have no history: they may be spawned one day.
+    heard_of: usize,
 }
 
 impl EventLogger {
@@ -103,6 +105,7 @@ impl EventLogger {
             epoch: 1,
             histories: vec![history; size],
             elsewhere: vec![0; size],
+            heard_of: 0,
         }
     }
 
@@ -116,6 +119,7 @@ impl EventLogger {
             epoch,
             histories: vec![History::default(); size],
             elsewhere: vec![0; size],
+            heard_of: 0,
         }
     }
 
@@ -129,9 +133,10 @@ impl EventLogger {
         self.histories.len()
     }
 
-    /// A life of `receiver` introduces itself; messages of earlier lives are refused from here on.
-    /// `acknowledged`: deliveries that this or an earlier logger has acknowledged or given to this life; `None`
-    /// from a life that recovers and has not asked yet.
+    /// A life of `receiver` introduces itself; messages of earlier lives are refused from here on. `acknowledged`:
+    /// deliveries that this or an earlier logger has acknowledged or given to this life; `None` from a life that
+    /// recovers and has not asked yet. A life that does not know how much of its record that is gives all of it. Where
+    /// the history is whole, no acknowledged delivery is missing, and it stays so.
     pub fn admit(&mut self, receiver: Rank, incarnation: u64, acknowledged: Option<u64>) -> Result<(), Error> {
         let history = self.history_mut(receiver)?;
         if incarnation < history.incarnation {
@@ -146,11 +151,15 @@ impl EventLogger {
             history.drop_waiting();
         }
         history.incarnation = incarnation;
-        history.required = history.required.max(acknowledged);
+        let is_whole = history.required.is_some_and(|required| required <= history.stored());
+        if !is_whole {
+            history.required = history.required.max(acknowledged);
+        }
         Ok(())
     }
 
-    /// Stores deliveries `first_rclock`, `first_rclock + 1`… of `receiver`. Those already stored are compared.
+    /// Stores deliveries `first_rclock`, `first_rclock + 1`… of `receiver`. Compares deliveries that are already
+    /// stored.
     pub fn log(
         &mut self,
         receiver: Rank,
@@ -222,15 +231,16 @@ impl EventLogger {
         Ok(self.ack(receiver))
     }
 
-    /// What waits for nothing any more is stored.
+    /// Stores deliveries that wait for nothing any more.
     fn settle(&mut self) {
-        if self.histories.iter().all(|history| history.waiting.is_empty()) {
+        let mut heard_of = self.histories[..self.heard_of].iter();
+        if heard_of.all(|history| history.waiting.is_empty()) {
             return;
         }
         let mut clocks: Vec<u64> = self.stable_clocks().collect();
         let mut progress = true;
         while std::mem::take(&mut progress) {
-            for (receiver, history) in self.histories.iter_mut().enumerate() {
+            for (receiver, history) in self.histories[..self.heard_of].iter_mut().enumerate() {
                 while let Some(antecedent) = history.waiting.front() {
                     let record = history.records[history.records.len() - history.waiting.len()];
                     if clocks[record.source as usize] < *antecedent {
@@ -250,7 +260,7 @@ impl EventLogger {
         }
     }
 
-    /// Deliveries of each rank that are stable, as another logger or a rank says.
+    /// Stable deliveries of each rank, from another logger or a rank.
     pub fn learn(&mut self, clocks: &[u64]) {
         for (known, clock) in self.elsewhere.iter_mut().zip(clocks) {
             *known = (*known).max(*clock);
@@ -258,8 +268,8 @@ impl EventLogger {
         self.settle();
     }
 
-    /// Deliveries of `receiver` after the first `above_rclock`, in order. A life that was restored from the newer
-    /// of two images asks above the older one: its own record must be able to refill a replacement.
+    /// Deliveries of `receiver` after the first `above_rclock`, in order. A life restored from the newer of two
+    /// images asks above the older one: its own record must be able to refill a replacement.
     pub fn query(&self, receiver: Rank, above_rclock: u64) -> Result<&[Recorded], Error> {
         let history = self.history(receiver)?;
         let stored = history.stored();
@@ -281,13 +291,14 @@ impl EventLogger {
 
     /// Stable deliveries of every rank, in rank order (Bouteiller 2005, §III: what every rank may forget).
     pub fn stable_clocks(&self) -> impl Iterator<Item = u64> + '_ {
-        let here = self.histories.iter().map(History::stored);
+        let here = self.histories[..self.heard_of].iter().map(History::stored);
+        let here = here.chain(std::iter::repeat(0));
         here.zip(&self.elsewhere).map(|(here, elsewhere)| here.max(*elsewhere))
     }
 
-    /// Drops the first `rclock` deliveries of `receiver`: no recovery begins before them any more, since the older
-    /// of its two images covers them. Where they never were here, in a replacement, they count as stored from
-    /// now on. It is true for good, so it may come from a replaced life too.
+    /// Drops the first `rclock` deliveries of `receiver`: no recovery begins before them, because the older of its
+    /// two images covers them. Where a replacement never had them, they count as stored from now on. This stays true,
+    /// so it may also come from a replaced life.
     pub fn forget(&mut self, receiver: Rank, rclock: u64) -> Result<Ack, Error> {
         let history = self.history_mut(receiver)?;
         let dropped = rclock.saturating_sub(history.forgotten);
@@ -306,7 +317,7 @@ impl EventLogger {
         Ok((history.forgotten, history.stored_records()))
     }
 
-    /// Deliveries of `receiver` that take room here now.
+    /// Deliveries of `receiver` that are kept here now.
     pub fn kept(&self, receiver: Rank) -> Result<u64, Error> {
         Ok(self.history(receiver)?.records.len() as u64)
     }
@@ -330,9 +341,10 @@ impl EventLogger {
 
     fn history_mut(&mut self, rank: Rank) -> Result<&mut History, Error> {
         let size = self.size();
-        self.histories
-            .get_mut(rank as usize)
-            .ok_or(Error::UnknownRank { rank, size })
+        let history = self.histories.get_mut(rank as usize);
+        let history = history.ok_or(Error::UnknownRank { rank, size })?;
+        self.heard_of = self.heard_of.max(rank as usize + 1);
+        Ok(history)
     }
 }
 
@@ -366,6 +378,24 @@ mod tests {
         assert_eq!(logger.query(1, 8), Ok(&records(9)[8..]));
         assert_eq!(logger.query(1, 100), Ok(&[][..]));
         assert_eq!(logger.stable_clocks().collect::<Vec<_>>(), [0, 9]);
+    }
+
+    /// Its record is longer than what was acknowledged, and no rank depends on the rest.
+    #[test]
+    fn a_whole_history_stays_whole_when_a_life_finds_more_in_its_record() {
+        let mut logger = logger();
+        assert_eq!(logger.admit(1, 2, Some(7)), Ok(()));
+        assert_eq!(logger.query(1, 0), Ok(&records(5)[..]));
+        let mut replacement = EventLogger::replacement(2, 2);
+        assert_eq!(replacement.admit(1, 2, Some(5)), Ok(()));
+        assert_eq!(replacement.log(1, 2, 1, &records(4)), Ok(Ack { rclock: 4 }));
+        assert!(replacement.query(1, 0).is_err());
+        assert_eq!(replacement.admit(1, 3, Some(6)), Ok(()));
+        assert_eq!(replacement.log(1, 3, 1, &records(5)), Ok(Ack { rclock: 5 }));
+        assert!(replacement.query(1, 0).is_err());
+        assert_eq!(replacement.log(1, 3, 6, &records(6)[5..]), Ok(Ack { rclock: 6 }));
+        assert_eq!(replacement.admit(1, 4, Some(9)), Ok(()));
+        assert_eq!(replacement.query(1, 0), Ok(&records(6)[..]));
     }
 
     #[test]

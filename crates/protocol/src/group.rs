@@ -8,8 +8,8 @@
 //! (message buffering). A large one stays with the caller, and its send is not over (request buffering): [`Buffer`].
 //! (§3.2, §4.3.)
 //!
-//! A rank outside of the group whose turn it is (*passive coordination*, §4.4) says when it has seen that. From then on
-//! it sends nothing to that group, which can drain its channels then. A rank that computes is made to look: the
+//! A rank outside of the group whose turn it is (*passive coordination*, §4.4) reports when it has seen that. From then
+//! on it sends nothing to that group, which can drain its channels then. A computing rank is made to look: the
 //! coordinator waits for its answer, and no rank for its computation.
 //!
 //! [`formation`] has the ways to form groups (§4.1), [`Writing`] the order in which they write their images.
@@ -69,13 +69,13 @@ impl Groups {
     }
 }
 
-/// How far a wave has come, as the coordinator tells all ranks in one word.
+/// The progress of a wave, which the coordinator tells all ranks in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Turn {
-    /// The last wave that has been begun.
+    /// The last wave begun.
     pub wave: u64,
-    /// The group whose turn it is: those before it have been copied. 0: the wave is over.
+    /// The group whose turn it is: those before it are copied. 0: the wave is over.
     pub group: u32,
 }
 
@@ -101,7 +101,7 @@ impl Turn {
 
 /// Most bytes of a message that is buffered by copying it.
 pub const MOST_COPIED: usize = 16 << 10;
-/// Most bytes, and most messages, that a rank's buffer holds: what comes then stays with the caller, whatever its size.
+/// Most bytes, and most messages, in a rank's buffer: further ones stay with the caller, whatever their size.
 pub const MOST_BYTES: usize = 16 << 20;
 pub const MOST_MESSAGES: usize = 4096;
 
@@ -122,7 +122,7 @@ impl Default for Buffer {
 }
 
 impl Buffer {
-    /// One that copies messages of `most_copied` bytes at most, as long as it has `room` bytes and `places`.
+    /// Copies messages of `most_copied` bytes at most, while it has `room` bytes and `places`.
     pub fn new(most_copied: usize, room: usize, places: usize) -> Buffer {
         Buffer {
             most_copied,
@@ -143,14 +143,14 @@ impl Buffer {
         bytes <= self.most_copied && self.bytes + bytes <= self.room && self.messages < self.places
     }
 
-    /// It has been copied.
+    /// The message is copied.
     pub fn add(&mut self, bytes: usize) {
         assert!(self.takes(bytes), "{bytes} more bytes do not fit: {self:?}");
         self.bytes += bytes;
         self.messages += 1;
     }
 
-    /// It has left.
+    /// The message has left.
     pub fn remove(&mut self, bytes: usize) {
         assert!(
             self.bytes >= bytes && self.messages > 0,
@@ -161,7 +161,7 @@ impl Buffer {
     }
 }
 
-/// The order in which the groups of a complete wave write their images: not more of them at a time than may.
+/// The order in which the groups of a complete wave write their images, at most so many at a time.
 #[derive(Debug, Clone)]
 pub struct Writing {
     number: u64,
@@ -169,7 +169,7 @@ pub struct Writing {
     at_once: u32,
     /// Groups that have begun, in order.
     begun: u32,
-    /// Ranks that have not written theirs.
+    /// Ranks that have not written their images.
     missing: Vec<bool>,
 }
 
@@ -190,7 +190,7 @@ impl Writing {
         self.number
     }
 
-    /// Ranks that begin to write now. To be asked again whenever one has [ended](Writing::ended).
+    /// Ranks that begin to write now. Call again whenever one has [ended](Writing::ended).
     pub fn begin(&mut self) -> Vec<Rank> {
         let mut ranks = Vec::new();
         let writes = |missing: &[bool], group: u32| self.groups.members(group).any(|rank| missing[rank as usize]);
@@ -203,7 +203,7 @@ impl Writing {
         ranks
     }
 
-    /// The image of `rank` has been written, or will not be.
+    /// The image of `rank` is written, or will not be.
     pub fn ended(&mut self, rank: Rank) {
         self.missing[rank as usize] = false;
     }
@@ -213,8 +213,8 @@ impl Writing {
         self.groups.of(rank) <= self.begun
     }
 
-    /// The images that are being written are the last: an image that is missing makes the others useless. Answers whose turn
-    /// will not come.
+    /// The images being written are the last: a missing image makes the others useless. Returns the ranks that do not
+    /// write any more.
     pub fn give_up(&mut self) -> Vec<Rank> {
         let groups = (self.begun + 1)..=self.groups.count();
         let ranks: Vec<Rank> = groups.flat_map(|group| self.groups.members(group)).collect();

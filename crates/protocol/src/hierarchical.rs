@@ -43,7 +43,7 @@ impl Kept {
         }
     }
 
-    /// Nobody returns to a wave before `wave` any more.
+    /// No rank returns to a wave before `wave` any more.
     pub fn forget_before(&mut self, wave: u64) {
         self.spans.retain(|span| span.wave >= wave);
     }

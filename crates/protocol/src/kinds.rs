@@ -1,5 +1,5 @@
-//! The fault-tolerance protocols: what each is, one line each. Code that depends on the protocol asks for one of these
-//! properties, not for a protocol. So a new protocol that combines the properties in another way is one new line here.
+//! The fault-tolerance protocols, one line each. Code that depends on the protocol asks for one of these properties,
+//! not for a protocol. So a new protocol that combines the properties in another way is one new line here.
 
 /// Where messages are kept for a receiver that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Kept {
     InChannelMemory,
 }
 
-/// What becomes of the order of deliveries, where the loss of a node is tolerated.
+/// How the order of deliveries survives, where the loss of a node is tolerated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// It is not kept, or not by the rank.
@@ -28,9 +28,9 @@ pub enum Order {
 pub enum Waves {
     /// Each rank has its images alone.
     None,
-    /// All stand still, with empty channels.
+    /// All ranks stand still, with empty channels.
     Blocking,
-    /// Nobody waits for others, and what is under way is kept.
+    /// No rank waits for another, and messages under way are kept.
     Passing,
     /// Of all ranks, one group after another.
     GroupByGroup,
@@ -62,7 +62,7 @@ macro_rules! protocols {
                 match self { $(Self::$protocol => Kept::$kept,)* }
             }
 
-            /// What becomes of the order of deliveries.
+            /// How the order of deliveries survives.
             pub const fn order(self) -> Order {
                 match self { $(Self::$protocol => Order::$order,)* }
             }
@@ -93,7 +93,7 @@ impl Protocol {
         self as u32
     }
 
-    /// The protocol that a number stands for.
+    /// The protocol of a number.
     pub fn numbered(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|protocol| protocol.number() == number)
     }
@@ -103,13 +103,13 @@ impl Protocol {
         Self::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
-    /// Messages carry the order of deliveries, so what a rank has delivered may be known to others only.
+    /// Messages carry the order of deliveries, so perhaps only other ranks know what a rank has delivered.
     pub const fn piggybacks(self, tolerate_node: bool) -> bool {
         tolerate_node && matches!(self.order(), Order::Piggybacked)
     }
 
-    /// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (With channel memories it
-    /// can, too, and nothing of it is there.)
+    /// Messages and the order of their deliveries are logged in the node memory: a rank can recover alone. (With
+    /// channel memories it can, too, and nothing is in the node memory.)
     pub const fn logs(self) -> bool {
         matches!(self.kept(), Kept::BySender | Kept::BetweenGroups)
     }
@@ -117,6 +117,14 @@ impl Protocol {
     /// A rank that has failed begins again alone, and repeats what it did.
     pub const fn recovers_alone(self) -> bool {
         !matches!(self.kept(), Kept::Nowhere)
+    }
+
+    /// On several nodes, where the loss of one is tolerated, only its ranks begin again, with those that return with
+    /// them, from images on other nodes with the logs that lie beside: event loggers, or other ranks, have the order of
+    /// deliveries. (With channel memories they do so, too.)
+    pub const fn recovers_alone_elsewhere(self) -> bool {
+        let is_ordered = matches!(self.order(), Order::Logged | Order::Piggybacked);
+        self.logs() && is_ordered && !self.can_return_together()
     }
 
     /// Images of all ranks, or of all of a group, are taken in waves.
@@ -129,6 +137,15 @@ impl Protocol {
         self.has_waves() && (!self.logs() || matches!(self.waves(), Waves::OfEachGroup))
     }
 
+    /// Ranks may write the copies of messages from ranks of other nodes. Where the loss of a node is tolerated a log
+    /// may begin anew in another place.
+    pub const fn may_be_direct(self, tolerate_node: bool) -> bool {
+        !tolerate_node
+            && matches!(self.kept(), Kept::Nowhere | Kept::BySender)
+            && matches!(self.order(), Order::None | Order::Logged)
+            && matches!(self.waves(), Waves::None | Waves::Blocking)
+    }
+
     /// Ranks are put into groups.
     pub const fn has_groups(self) -> bool {
         matches!(self.waves(), Waves::GroupByGroup | Waves::OfEachGroup)
@@ -139,20 +156,25 @@ impl Protocol {
         self.has_waves() && !matches!(self.waves(), Waves::OfEachGroup)
     }
 
+    /// Images are of use without the memory of their node.
+    pub const fn images_outlive_nodes(self) -> bool {
+        self.can_return_together() || matches!(self.kept(), Kept::InChannelMemory)
+    }
+
     /// Ranks can have images.
     pub const fn has_images(self) -> bool {
         self.recovers_alone() || self.has_waves()
     }
 
-    /// The protocol that is left when the waves of this one are given up: where ranks recover alone while they can, and return
-    /// together when they cannot.
+    /// The protocol after this one's waves are given up, where ranks recover alone if they can, and return together if
+    /// they cannot.
     pub fn without_waves(self) -> Option<Self> {
         let same = |left: &Self| !left.has_waves() && (left.kept(), left.order()) == (self.kept(), self.order());
         let may = self.logs() && self.can_return_together();
         Self::ALL.into_iter().find(|left| may && same(left))
     }
 
-    /// The protocol of which this one was left when its waves were given up.
+    /// The protocol whose waves were given up for this one.
     pub fn with_waves_again(self) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -198,9 +220,15 @@ mod tests {
         assert_eq!(those(Protocol::has_waves), waves);
         assert_eq!(those(Protocol::can_return_together), waves[..4]);
         assert_eq!(
+            those(Protocol::images_outlive_nodes),
+            [&waves[..4], &["channel-memory"]].concat()
+        );
+        assert_eq!(
             those(Protocol::only_waves),
             ["blocking", "chandy-lamport", "group", "hierarchical"]
         );
+        let elsewhere = ["pessimistic", "causal", "hierarchical"];
+        assert_eq!(those(Protocol::recovers_alone_elsewhere), elsewhere);
         assert_eq!(those(Protocol::has_groups), ["group", "hierarchical"]);
         assert_eq!(those(|protocol| !protocol.has_images()), ["none"]);
     }

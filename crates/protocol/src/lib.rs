@@ -3,20 +3,28 @@
 //! Every input is a method call, every output a return value. So the same code runs inside the libfabric
 //! provider and inside the simulator, there a million schedules a minute.
 
+pub mod advice;
 mod blocking;
 pub mod causal;
 pub mod chandy_lamport;
 pub mod channel_memory;
 pub mod checkpoints;
 pub mod coordinator;
+pub mod diskless;
 pub mod event_logger;
 pub mod group;
+pub mod handover;
 pub mod hierarchical;
 pub mod kinds;
 pub mod membership;
+pub mod modes;
 pub mod pessimistic;
 pub mod placement;
 pub mod policy;
+pub mod random;
+pub mod seats;
+pub mod survival;
+pub mod survivors;
 
 pub use blocking::{Return, Step, Turn, Wave};
 pub use causal::Causal;
@@ -26,11 +34,12 @@ pub use event_logger::EventLogger;
 pub use kinds::Protocol;
 pub use membership::{Lease, Membership, Node};
 pub use pessimistic::{Arrival, Next, Pessimistic, Sending};
+pub use survivors::Survivors;
 
 /// Number of an MPI process in its job, from 0.
 pub type Rank = u32;
 
-/// What is needed to repeat one delivery (Bouteiller 2005, §III; here with poll counts).
+/// The data for repeating one delivery (Bouteiller 2005, §III; here with poll counts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Determinant {
     /// Rank that made the delivery.
@@ -68,7 +77,7 @@ pub struct Recorded {
 /// The failure that must be survived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tolerate {
-    /// A process: what lies in memory that the node's agent owns is stable at once.
+    /// A process: data in memory of the node's agent is stable at once.
     Process,
     /// A node: only what the event logger has acknowledged is stable.
     Node,

@@ -1,13 +1,14 @@
-//! Which nodes are there: the dispatcher's view of them ([`Membership`]), and what each agent knows of its own ([`Lease`]).
+//! Which nodes are there: the dispatcher's view of them ([`Membership`]), and each agent's view of itself ([`Lease`]).
 //!
-//! An agent sends a heartbeat every [`Timing::heartbeat`], with a number; the dispatcher answers each with that number. The agent holds
-//! a *lease*: it begins when the last heartbeat *that has been answered* was sent, by the agent's own clock. When it has run out, the
-//! agent ends all its ranks and itself. The dispatcher counts from when it last heard of the node, by its own clock. It waits for a
-//! lease and a margin, and then the node is dead. A heartbeat is heard after it was sent, so the lease of a dead node has run out, as
-//! long as clocks run at rates that differ by less than the margin. No moment crosses from one node to another.
+//! An agent sends a heartbeat every [`Timing::heartbeat`], with a number; the dispatcher answers each with that number.
+//! The agent holds a *lease*: it begins when the last heartbeat *that has been answered* was sent, by the agent's own
+//! clock. When it has run out, the agent ends all its ranks and itself. The dispatcher counts from its last message of
+//! the node, by its own clock. It waits for a lease and a margin, and then the node is dead. A heartbeat arrives after
+//! it was sent, so the lease of a dead node has run out. Clocks' rates may differ by less than the margin. No moment
+//! crosses from one node to another.
 //!
-//! A node's lives are numbered: the *epoch*, from 1. What an older epoch says is refused, and there is no new life before the one
-//! before it has ended for sure.
+//! A node's lives are numbered: the *epoch*, from 1. Messages of an older epoch are refused, and no new life begins
+//! before the one before it has ended for sure.
 //!
 //! Times are since any moment that stays the same, by a clock that goes on while a machine is suspended.
 
@@ -71,19 +72,19 @@ pub enum Death {
     Silent,
 }
 
-/// What has become of a node.
+/// A change of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Suspected {
         node: Node,
         epoch: u64,
     },
-    /// It was suspected, and says something.
+    /// It was suspected, and has sent a message.
     Back {
         node: Node,
         epoch: u64,
     },
-    /// Nothing of this life can happen any more.
+    /// This life can do nothing any more.
     Dead {
         node: Node,
         epoch: u64,
@@ -91,7 +92,7 @@ pub enum Change {
     },
 }
 
-/// What comes from a life of a node that has ended: its agent is told to end its ranks and itself.
+/// A message of an ended life of a node: its agent must end its ranks and itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} has been given up: this is from its life {epoch}, which has ended")]
 pub struct Refused {
@@ -99,7 +100,7 @@ pub struct Refused {
     pub epoch: u64,
 }
 
-/// A node cannot come as its former life may not have ended. It may ask again.
+/// A node cannot come because its former life may not have ended. It may ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("life {epoch} of node {node} may not have ended; that is certain at the latest after its lease")]
 pub struct NotFenced {
@@ -115,9 +116,9 @@ struct Known {
     heard: Duration,
 }
 
-/// The dispatcher's view of all nodes. What happens goes in by [`Membership::join`], [`Membership::heard`], [`Membership::broken`],
-/// [`Membership::ended`] and, when the time [`Membership::due`] has come, [`Membership::pass`]. [`Membership::poll`] says what has
-/// become of nodes.
+/// The dispatcher's view of all nodes. Events go in by [`Membership::join`], [`Membership::heard`],
+/// [`Membership::broken`], [`Membership::ended`] and, at the time [`Membership::due`], [`Membership::pass`].
+/// [`Membership::poll`] gives the changes.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     timing: Timing,
@@ -133,7 +134,7 @@ impl Membership {
         }
     }
 
-    /// A new agent asks to be this node. Its epoch.
+    /// A new agent asks to be this node. Returns its epoch.
     pub fn join(&mut self, node: Node, now: Duration) -> Result<u64, NotFenced> {
         self.pass(now);
         let place = node as usize;
@@ -153,9 +154,9 @@ impl Membership {
         Ok(epoch + 1)
     }
 
-    /// The node has said something. Only what is taken may be answered, or be believed.
+    /// The node has sent a message. Only an accepted message may be answered, or believed.
     pub fn heard(&mut self, node: Node, epoch: u64, now: Duration) -> Result<(), Refused> {
-        // It may have been silent for too long, and nobody has looked since.
+        // It may have been silent for too long, unnoticed.
         self.pass(now);
         let this = self.present(node, epoch).ok_or(Refused { node, epoch })?;
         this.heard = now;
@@ -174,7 +175,7 @@ impl Membership {
         }
     }
 
-    /// Who has started the agent knows that it has ended, and all its ranks.
+    /// The agent's starter knows that it has ended, and all its ranks.
     pub fn ended(&mut self, node: Node, epoch: u64) {
         self.dies(node, epoch, Death::Ended);
     }
@@ -198,12 +199,12 @@ impl Membership {
         }
     }
 
-    /// What has become of a node, the first change first.
+    /// The next change, in order.
     pub fn poll(&mut self) -> Option<Change> {
         self.changes.pop_front()
     }
 
-    /// When [`Membership::pass`] is to be called, if nothing else happens before.
+    /// When to call [`Membership::pass`], if no event comes before.
     pub fn due(&self) -> Option<Duration> {
         let Timing {
             suspect, lease, margin, ..
@@ -221,7 +222,7 @@ impl Membership {
         this.map_or(Standing::Absent, |this| this.standing)
     }
 
-    /// Whether what comes from this life of the node is to be believed.
+    /// Whether messages of this life of the node count.
     pub fn accepts(&self, node: Node, epoch: u64) -> bool {
         let this = self.nodes.get(node as usize);
         this.is_some_and(|this| this.standing != Standing::Absent && this.epoch == epoch)
@@ -238,7 +239,7 @@ impl Membership {
 pub enum Duty {
     /// It sends a heartbeat with this number.
     Beat { number: u64 },
-    /// It ends its ranks, and then itself. From now on it is told nothing else.
+    /// It ends its ranks, and then itself. From now on it gets no other duty.
     End,
 }
 
@@ -246,7 +247,7 @@ pub enum Duty {
 #[derive(Debug, Clone)]
 pub struct Lease {
     timing: Timing,
-    /// When the heartbeats were sent that have not been answered; the first of them has number `answered` + 1.
+    /// When the unanswered heartbeats were sent; the first of them has number `answered` + 1.
     sent: VecDeque<Duration>,
     answered: u64,
     until: Duration,
@@ -255,7 +256,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// That of an agent which the dispatcher has let [join](Membership::join). `asked`: when the agent asked for that.
+    /// The lease of an agent that the dispatcher has let [join](Membership::join). `asked`: when the agent asked for
+    /// that.
     pub fn new(timing: Timing, asked: Duration) -> Lease {
         Lease {
             timing,
@@ -267,7 +269,7 @@ impl Lease {
         }
     }
 
-    /// The dispatcher has answered the heartbeat. What comes after the end changes nothing.
+    /// The dispatcher has answered the heartbeat. Answers after the end change nothing.
     pub fn answered(&mut self, number: u64, now: Duration) {
         self.is_over |= now >= self.until;
         let answered = number.saturating_sub(self.answered) as usize;
@@ -279,18 +281,18 @@ impl Lease {
         self.answered = number;
     }
 
-    /// All ranks stand still, and nobody counts on this agent until they go on: the lease begins anew. Heartbeats keep their numbers, so
-    /// that a late answer is for nothing that has been sent since.
+    /// All ranks stand still, and no node counts on this agent until they go on: the lease begins anew. Heartbeats keep
+    /// their numbers: a late answer is for none that was sent since.
     pub fn renew(&mut self, now: Duration) {
         self.until = now + self.timing.lease;
     }
 
-    /// The dispatcher [refuses](Refused) what this agent says: the lease is over.
+    /// The dispatcher [refuses](Refused) this agent's messages: the lease is over.
     pub fn refused(&mut self) {
         self.is_over = true;
     }
 
-    /// What is to be done at `now`.
+    /// The duty at `now`.
     pub fn poll(&mut self, now: Duration) -> Option<Duty> {
         self.is_over |= now >= self.until;
         if self.is_over {
@@ -305,13 +307,13 @@ impl Lease {
         Some(Duty::Beat { number })
     }
 
-    /// When [`Lease::poll`] has the next thing to do.
+    /// When [`Lease::poll`] has the next duty.
     pub fn due(&self) -> Duration {
         self.until.min(self.beat)
     }
 
-    /// Until when ranks may say something to other nodes, by this node's clock. An agent that stands still cannot end them: they look
-    /// themselves.
+    /// Until when ranks may send to other nodes, by this node's clock. An agent that stands still cannot end them, so
+    /// they check it themselves.
     pub fn until(&self) -> Duration {
         match self.is_over {
             true => Duration::ZERO,

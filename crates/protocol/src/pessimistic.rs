@@ -1,8 +1,8 @@
 //! Pessimistic sender-based message logging (MPICH-V2; Bouteiller 2006, §III.C), one rank's side.
 //!
-//! The rank's transport asks [`Pessimistic::next`] which channel a completion-queue read may deliver from and
-//! reports what it did with [`Pessimistic::deliver`] and [`Pessimistic::send`]. Payloads, the record of
-//! deliveries and the connections belong to the caller; this type only counts.
+//! The rank's transport asks [`Pessimistic::next`] which channel a completion-queue read may deliver from. It reports
+//! what it did with [`Pessimistic::deliver`] and [`Pessimistic::send`]. Payloads, the record of deliveries and the
+//! connections belong to the caller; this type only counts.
 //!
 //! A life that recovers passes through three states:
 //!
@@ -23,8 +23,8 @@ use crate::{Determinant, Rank, Recorded, Tolerate};
 pub enum Next {
     /// A message of any channel, or none.
     Any,
-    /// The next message of this channel and no other. The record says that it was delivered in this very
-    /// read: when it has not come yet, the read waits for it, since reads are counted.
+    /// The next message of this channel and no other. The record has it in this very read: if it is not there yet,
+    /// the read waits for it, because reads are counted.
     From(Rank),
     /// Nothing: the read ends here.
     Nothing,
@@ -45,23 +45,23 @@ pub enum Sending {
         /// Its number on the channel, from 1.
         ssn: u64,
     },
-    /// A former life made this send visible: compare with the log where it is kept, append where it is lost.
-    /// Do not hand it to a receiver that has seen it. Where the receiver's checkpoint covers it, the log may have
-    /// dropped it: then there is nothing to compare, and nothing to append.
+    /// A former life made this send visible: compare with the log where it is kept, append where it is lost. Do not
+    /// hand it to a receiver that has seen it. Where the receiver's checkpoint covers it, the log may have dropped
+    /// it: then there is nothing to compare, and nothing to append.
     Redo {
         /// Its number on the channel, from 1.
         ssn: u64,
     },
 }
 
-/// How a frame stands to the receiver's cursor on its channel.
+/// How a frame relates to the receiver's cursor on its channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// The one to deliver next.
     Next,
     /// Delivered before: drop it.
     Duplicate,
-    /// Something is missing before it.
+    /// Others before it are missing.
     Early,
 }
 
@@ -88,7 +88,7 @@ pub struct Pessimistic {
     /// Reads begun since the last delivery.
     polls: u64,
     rclock: u64,
-    /// Deliveries that survive what must be tolerated; `u64::MAX` when every delivery does at once.
+    /// Deliveries that survive the tolerated failures; `u64::MAX` when every delivery does at once.
     stable: u64,
     held: VecDeque<Held>,
     channels: Vec<Channel>,
@@ -133,12 +133,12 @@ impl Pessimistic {
         life
     }
 
-    /// Whether an image of the process may be taken now: nothing of former lives is left to repeat, no frame is
-    /// held, and every delivery made is stable.
+    /// Whether an image of the process may be taken now: nothing of former lives is left to repeat, no frame is held,
+    /// and every delivery is stable.
     ///
-    /// A frame held in an image would be neither visible nor to be sent again. A delivery that the event logger
-    /// has not would be in this image, but could not be repeated from an older one. To come to such a moment a
-    /// live rank may deliver nothing for some reads.
+    /// A frame held in an image would be neither visible nor to be sent again. A delivery that the event logger lacks
+    /// would be in this image, but could not be repeated from an older one. To reach such a moment a live rank may
+    /// deliver nothing for some reads.
     pub fn may_checkpoint(&self) -> bool {
         self.live && self.held.is_empty() && self.stable >= self.rclock
     }
@@ -226,7 +226,7 @@ impl Pessimistic {
         }
     }
 
-    /// The record of delivery `rclock() + 1`, as [`Next::NeedRecord`] asked.
+    /// The record of delivery `rclock() + 1`, for [`Next::NeedRecord`].
     pub fn expect(&mut self, record: Recorded) {
         assert!(
             self.rclock < self.recorded,
@@ -318,7 +318,7 @@ impl Pessimistic {
         self.live = self.rclock == self.recorded && self.to_redo == 0;
     }
 
-    /// Sends of former lives that are still to be repeated when all their deliveries have been; 0 before and after. None of them
+    /// Sends of former lives left to repeat when all their deliveries are repeated; 0 before and after. None of them
     /// needs another delivery.
     pub fn owed(&self) -> u64 {
         if self.rclock == self.recorded { self.to_redo } else { 0 }
@@ -335,17 +335,16 @@ impl Pessimistic {
         self.stable = self.stable.max(rclock);
     }
 
-    /// The event logger came back empty: nothing is stable until it acknowledges again. The caller sends it
-    /// the record from [`Self::first_unacknowledged`] on, and no acknowledgement of the lost logger may be
-    /// handed in any more.
+    /// The event logger came back empty: nothing is stable until it acknowledges again. The caller sends it the
+    /// record from [`Self::first_unacknowledged`] on, and must not pass in acknowledgements of the lost logger any
+    /// more.
     pub fn event_logger_lost(&mut self) {
         if self.tolerate == Tolerate::Node {
             self.stable = 0;
         }
     }
 
-    /// The first delivery that the event logger has not acknowledged; one more than [`Self::rclock`] when
-    /// none is waited for.
+    /// The first delivery that the event logger has not acknowledged; one more than [`Self::rclock`] when all are.
     pub fn first_unacknowledged(&self) -> u64 {
         self.stable.min(self.rclock.max(self.recorded)) + 1
     }
@@ -377,8 +376,8 @@ impl Pessimistic {
         self.recorded
     }
 
-    /// Messages of channel (source → this rank) delivered, with those before the image this life began from. Once
-    /// an image is complete and will never be passed over for an older one, `source` may drop its log up to this.
+    /// Messages of channel (source → this rank) delivered, with those before the image this life began from. When an
+    /// image is complete and no life will begin from an older one, `source` may drop its log up to this.
     #[inline]
     pub fn delivered(&self, source: Rank) -> u64 {
         self.channels[source as usize].delivered
@@ -395,7 +394,7 @@ impl Pessimistic {
         self.held.len()
     }
 
-    /// How message `ssn` from `source` stands to what has been delivered.
+    /// How message `ssn` from `source` relates to the delivered ones.
     #[inline]
     pub fn accepts(&self, source: Rank, ssn: u64) -> Arrival {
         let next = self.delivered(source) + 1;

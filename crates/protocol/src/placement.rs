@@ -1,8 +1,12 @@
-//! On which nodes ranks run.
+//! On which nodes ranks run, and which nodes have copies of their images, or parity.
+
+mod parity;
 
 use crate::Node;
+use crate::random::splitmix;
+pub use parity::{Parity, Set, sets};
 
-/// A node that is up, as far as ranks may be placed there.
+/// A node that is up, with its room for ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     pub node: Node,
@@ -20,9 +24,9 @@ impl Room {
     }
 }
 
-/// Where a rank runs next whose last process was on `former`. After a failure of the process alone it is the same node; where that is
-/// lost, a spare one as long as it has free slots, or else the one with most of them. `rooms`: the nodes that are up, with the ranks
-/// that have been placed so far. None: no node is up.
+/// The node of a rank's next life, after a process on `former`. After a failure of the process alone it is the same
+/// node. After a loss of that, it is a spare one with free slots, or else the one with most of them. `rooms`: the nodes
+/// that are up, with the ranks placed so far. None: no node is up.
 pub fn next(former: Node, rooms: &[Room]) -> Option<Node> {
     if rooms.iter().any(|room| room.node == former) {
         return Some(former);
@@ -33,16 +37,23 @@ pub fn next(former: Node, rooms: &[Room]) -> Option<Node> {
 }
 
 /// The node with most free slots; of several the first.
-pub fn roomiest(rooms: &[Room]) -> Option<Node> {
+fn roomiest(rooms: &[Room]) -> Option<Node> {
     let room = rooms
         .iter()
         .max_by_key(|room| (room.free(), std::cmp::Reverse(room.node)));
     room.map(|room| room.node)
 }
 
-/// Where ranks run at first, as mpiexec has it. `turns`: (node, slots) in the order in which the user names nodes, one more than once if it
-/// is named so. Ranks fill the slots of each turn and begin again with the first where there are more; with `per_node` a turn takes so
-/// many, whatever its slots are. Returns the node of each rank; none: there are no slots.
+/// The node of a rank added after the start. Spare nodes stay free, unless there are no others.
+pub fn added(rooms: &[Room]) -> Option<Node> {
+    let kept: Vec<Room> = rooms.iter().copied().filter(|room| !room.spare).collect();
+    roomiest(&kept).or_else(|| roomiest(rooms))
+}
+
+/// The first nodes of ranks, as mpiexec places them. `turns`: (node, slots) in the order in which the user names nodes,
+/// one more than once if it is named so. Ranks fill the slots of each turn, and begin again with the first if there are
+/// more; with `per_node` a turn takes so many, whatever its slots. Returns the node of each rank; none: there are no
+/// slots.
 pub fn initial(turns: &[(Node, u32)], ranks: usize, per_node: Option<u32>) -> Option<Vec<Node>> {
     let round = turns.iter().flat_map(|(node, slots)| {
         let slots = per_node.unwrap_or(*slots) as usize;
@@ -53,11 +64,44 @@ pub fn initial(turns: &[(Node, u32)], ranks: usize, per_node: Option<u32>) -> Op
     is_possible.then(|| round.into_iter().cycle().take(ranks).collect())
 }
 
-/// The node that has the images of `node`, too: the next one that is up. None: there is no other.
-pub fn partner(node: Node, up: impl Iterator<Item = Node> + Clone) -> Option<Node> {
-    let others = up.filter(|other| *other != node);
-    let later = others.clone().filter(|other| *other > node);
-    later.min().or_else(|| others.min())
+/// A node that may have a copy of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shelf<'a> {
+    pub node: Node,
+    /// Nodes of one rack may be lost together. Those whose rack is unnamed are in racks of their own.
+    pub rack: Option<&'a str>,
+    /// It has one.
+    pub has: bool,
+}
+
+/// The nodes that get copies of an image of `own`, in this order: `count` are to have one, with those that have. `own`
+/// is the rack of its own node. Racks without a copy come first; otherwise every node is as likely as every other one,
+/// and `draw` decides. Fewer: there are no more nodes.
+pub fn copies(count: usize, own: Option<&str>, shelves: &[Shelf<'_>], draw: u64) -> Vec<Node> {
+    let having = shelves.iter().filter(|shelf| shelf.has);
+    let mut racks: Vec<&str> = having.clone().filter_map(|shelf| shelf.rack).chain(own).collect();
+    let mut chosen = Vec::new();
+    for _ in having.count()..count {
+        let lacking = shelves
+            .iter()
+            .filter(|shelf| !shelf.has && !chosen.contains(&shelf.node));
+        let is_beside = |shelf: &Shelf| shelf.rack.is_some_and(|rack| racks.contains(&rack));
+        let next = lacking.min_by_key(|shelf| (is_beside(shelf), mixed(draw ^ mixed(shelf.node.into()))));
+        let Some(next) = next else { break };
+        chosen.push(next.node);
+        racks.extend(next.rack);
+    }
+    chosen
+}
+
+/// The draw for an image of a rank of this node.
+pub fn draw(seed: u64, own: Node, number: u64) -> u64 {
+    mixed(mixed(seed ^ u64::from(own)) ^ number)
+}
+
+/// Bits without a pattern.
+fn mixed(mut bits: u64) -> u64 {
+    splitmix(&mut bits)
 }
 
 #[cfg(test)]
@@ -80,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Where so many ranks of node 9, which is lost, go one after the other.
+    /// The new nodes of so many ranks of the lost node 9, one after the other.
     fn lost(ranks: usize, mut rooms: Vec<Room>) -> Vec<Node> {
         let next = (0..ranks).map(|_| {
             let node = next(9, &rooms).expect("some node is up");
@@ -119,6 +163,14 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_are_added_leave_spare_nodes_alone() {
+        assert_eq!(added(&[spare(0, 9, 0), room(1, 2, 2), room(2, 2, 1)]), Some(2));
+        assert_eq!(added(&[spare(0, 9, 0), room(1, 2, 2), room(2, 2, 4)]), Some(1));
+        assert_eq!(added(&[spare(3, 1, 0), spare(4, 2, 0)]), Some(4));
+        assert_eq!(added(&[]), None);
+    }
+
+    #[test]
     fn ranks_fill_slots_as_at_mpiexec() {
         // As Hydra 5.0.2 does it.
         let of = |turns: &[(Node, u32)], ranks, per_node| initial(turns, ranks, per_node).unwrap();
@@ -134,11 +186,54 @@ mod tests {
         assert_eq!(initial(&[], 0, None), Some(Vec::new()));
     }
 
+    fn shelf(node: Node, rack: Option<&str>) -> Shelf<'_> {
+        let has = false;
+        Shelf { node, rack, has }
+    }
+
     #[test]
-    fn the_partner_of_a_node_is_the_next_that_is_up() {
-        let up = [0, 2, 3];
-        let of = |node| partner(node, up.into_iter());
-        assert_eq!((of(0), of(1), of(2), of(3)), (Some(2), Some(2), Some(3), Some(0)));
-        assert_eq!(partner(0, [0].into_iter()), None);
+    fn every_other_node_is_as_likely_to_have_a_copy() {
+        let shelves: Vec<Shelf> = (1..5).map(|node| shelf(node, None)).collect();
+        let mut times = [0; 5];
+        for number in 0..4000 {
+            let chosen = copies(2, None, &shelves, draw(7, 0, number));
+            assert!(chosen.len() == 2 && chosen[0] != chosen[1], "{chosen:?}");
+            chosen.iter().for_each(|node| times[*node as usize] += 1);
+        }
+        assert!(times[1..].iter().all(|times| (1900..2100).contains(times)), "{times:?}");
+        assert_eq!(copies(9, None, &shelves[..2], 3).len(), 2);
+        assert!(copies(2, None, &[], 3).is_empty());
+    }
+
+    #[test]
+    fn copies_that_are_there_stay_and_the_others_go_where_they_would_have_gone() {
+        for number in 0..100 {
+            let mut shelves: Vec<Shelf> = (1..6).map(|node| shelf(node, None)).collect();
+            let drawn = draw(7, 0, number);
+            let first = copies(3, None, &shelves, drawn);
+            shelves[first[0] as usize - 1].has = true;
+            assert_eq!(copies(3, None, &shelves, drawn), first[1..]);
+            shelves.retain(|shelf| shelf.node != first[1]);
+            assert_eq!(copies(3, None, &shelves, drawn)[0], first[2]);
+        }
+    }
+
+    #[test]
+    fn no_two_copies_are_in_one_rack_while_there_are_others() {
+        let shelves = [(1, "a"), (2, "b"), (3, "b"), (4, "c"), (5, "c")].map(|(node, rack)| shelf(node, Some(rack)));
+        for number in 0..200 {
+            let drawn = draw(1, 0, number);
+            let mut two = copies(2, Some("a"), &shelves, drawn);
+            two.sort_unstable();
+            assert!([2, 3].contains(&two[0]) && [4, 5].contains(&two[1]), "{two:?}");
+            let three = copies(3, Some("a"), &shelves, drawn);
+            assert!(
+                three.len() == 3 && !two.iter().any(|node| !three.contains(node)),
+                "{three:?}"
+            );
+            let mut having = shelves;
+            having[2].has = true;
+            assert!([4, 5].contains(&copies(2, Some("a"), &having, drawn)[0]));
+        }
     }
 }

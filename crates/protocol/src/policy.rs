@@ -1,11 +1,12 @@
-//! What follows from the end of a rank's process: the failure policy.
+//! The failure policy: what follows from the end of a rank's process.
 
-use crate::{Protocol, Rank};
+use crate::survivors::Survivors;
+use crate::{Node, Protocol, Rank};
 
-/// A rank that fails so many times in a row by the same cause at the same place is not started again.
+/// A rank that fails so many times in a row by the same cause at the same place does not start again.
 pub const SAME_FAILURES: u32 = 3;
 
-/// The number of SIGKILL, which says nothing about the program: whoever sends it may do so again and again.
+/// The number of SIGKILL, which says nothing about the program: its sender may send it again and again.
 const KILLED: i32 = 9;
 
 /// How a process ended.
@@ -44,14 +45,14 @@ pub struct Ending {
     pub initialised: bool,
     /// It had ended MPI in this life, for the last time.
     pub finalised: bool,
-    /// There is no MPI in its program.
+    /// Its program has no MPI.
     pub is_plain: bool,
     pub report: Option<Report>,
     /// The messages that it had sent and received.
     pub messages: u64,
 }
 
-/// How many restarts a job may have.
+/// The restarts that a job may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Limits {
@@ -59,13 +60,15 @@ pub struct Limits {
     pub restarts_per_rank: u64,
 }
 
-/// What to do now.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// The rank has finished; its exit code counts.
     Finished,
-    /// The rank has failed and is to be started again.
+    /// The rank has failed and starts again.
     Restart,
+    /// The rank has failed, and the program deals with that.
+    Lost,
     /// The job ends, with the exit code of [`Why::exit_code`].
     EndJob(Why),
 }
@@ -73,13 +76,13 @@ pub enum Decision {
 /// Why a job ends with the end of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The rank has said why it ended itself.
+    /// The rank has reported why it ended itself.
     Report,
-    /// It ended before it began MPI: the others would wait for it for ever, and another life would come to the same.
+    /// It ended before it began MPI: the others would wait for it for ever, and another life would do the same.
     BeforeMpi,
-    /// It is no MPI program.
+    /// It is not an MPI program.
     NoMpi,
-    /// Nothing is kept from which it could go on.
+    /// Nothing is kept to go on from.
     NothingKept,
     /// It has failed so many times in a row by the same cause, after so many messages.
     SamePlace { times: u32, messages: u64 },
@@ -89,9 +92,20 @@ pub enum Why {
     LimitOfJob { restarts: u64, has_images: bool },
 }
 
+/// Why no new rank may take the place of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// This rank runs.
+    Runs { rank: Rank },
+    /// So many have been in this place already.
+    LimitOfPlace { place: Rank, restarts: u64 },
+    /// The job has had so many.
+    LimitOfJob { restarts: u64 },
+}
+
 impl Why {
-    /// What the job ends with. A job that has lost a rank must not look like one that has succeeded. `report`: the code of
-    /// ranks that say why they end themselves.
+    /// The exit code of the job. A job that lost a rank must not look successful. `report`: the code of ranks that say
+    /// why they end themselves.
     pub fn exit_code(self, end: End, report: i32) -> i32 {
         match self {
             Why::Report => report,
@@ -104,6 +118,9 @@ impl Why {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct OfRank {
     exit_code: Option<i32>,
+    /// It has failed, and does not begin again.
+    #[cfg_attr(feature = "serde", serde(default))]
+    is_lost: bool,
     ever_initialised: bool,
     restarts: u64,
     /// The last failure and the messages the rank had made by then.
@@ -111,7 +128,7 @@ struct OfRank {
     same: u32,
 }
 
-/// What has happened to the ranks of a job, which outlives a suspension.
+/// The failures of a job's ranks, which outlive a suspension.
 #[derive(Debug, Default, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Failures {
@@ -125,8 +142,10 @@ pub struct Policy {
     protocol: Protocol,
     limits: Limits,
     failures: Failures,
-    /// There have been images.
+    /// There were images.
     has_images: bool,
+    /// The program deals with failures itself.
+    pub survivors: Option<Survivors>,
 }
 
 impl Policy {
@@ -136,9 +155,34 @@ impl Policy {
             limits,
             failures: Failures::default(),
             has_images: false,
+            survivors: None,
         };
         policy.grow(size);
         policy
+    }
+
+    /// The same, in a job whose program deals with failures itself if it `survives`. `nodes`: that of each rank.
+    pub fn surviving(self, survives: bool, nodes: Vec<Node>) -> Policy {
+        Policy {
+            survivors: survives.then(|| Survivors::on(nodes)),
+            ..self
+        }
+    }
+
+    /// The node of these ranks is lost, and the program deals with that. Returns those that have failed with it. None:
+    /// the others cannot go on without one of them.
+    pub fn lost_with_node(&mut self, ranks: &[usize]) -> Option<Vec<usize>> {
+        let survivors = self.survivors.as_ref()?;
+        let of = |rank: usize| &self.failures.ranks[rank];
+        let ran = ranks.iter().copied();
+        let failed: Vec<usize> = ran
+            .filter(|rank| of(*rank).exit_code.is_none() && !of(*rank).is_lost)
+            .collect();
+        if !failed.iter().all(|rank| survivors.can_do_without(*rank as Rank)) {
+            return None;
+        }
+        failed.iter().for_each(|rank| self.failures.ranks[*rank].is_lost = true);
+        Some(failed)
     }
 
     /// Goes on from `before`, within the present limits.
@@ -147,7 +191,7 @@ impl Policy {
         self.has_images = true;
     }
 
-    /// What [`Policy::resume`] goes on from.
+    /// The state for [`Policy::resume`].
     pub fn failures(&self) -> &Failures {
         &self.failures
     }
@@ -157,7 +201,7 @@ impl Policy {
         self.has_images = true;
     }
 
-    /// Waves have been given up, or are taken again: the job goes on with this protocol.
+    /// Waves were given up, or are taken again: the job goes on with this protocol.
     pub fn goes_on_with(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
@@ -172,9 +216,43 @@ impl Policy {
         self.failures.ranks.resize_with(ranks, OfRank::default);
     }
 
-    /// Every rank has finished.
+    /// New ranks are to start in the places of these, which do not run any more. They count as restarts; or why there
+    /// may be no more.
+    pub fn replace(&mut self, ranks: &[Rank]) -> Result<(), Refused> {
+        let Some(survivors) = &self.survivors else {
+            return Err(Refused::Runs { rank: 0 });
+        };
+        let of = |rank: Rank| &self.failures.ranks[rank as usize];
+        let runs = |rank: &&Rank| of(**rank).exit_code.is_none() && !of(**rank).is_lost;
+        if let Some(rank) = ranks.iter().find(runs) {
+            return Err(Refused::Runs { rank: *rank });
+        }
+        let places: Vec<Rank> = ranks.iter().map(|rank| survivors.place(*rank)).collect();
+        let has_enough = |place: &&Rank| of(**place).restarts >= self.limits.restarts_per_rank;
+        if let Some(place) = places.iter().find(has_enough) {
+            let restarts = of(*place).restarts;
+            return Err(Refused::LimitOfPlace {
+                place: *place,
+                restarts,
+            });
+        }
+        let restarts = self.failures.restarts;
+        if restarts + places.len() as u64 > self.limits.restarts {
+            return Err(Refused::LimitOfJob { restarts });
+        }
+        places
+            .iter()
+            .for_each(|place| self.failures.ranks[*place as usize].restarts += 1);
+        self.failures.restarts += places.len() as u64;
+        Ok(())
+    }
+
+    /// Every rank has finished, or is lost.
     pub fn all_finished(&self) -> bool {
-        self.failures.ranks.iter().all(|rank| rank.exit_code.is_some())
+        self.failures
+            .ranks
+            .iter()
+            .all(|rank| rank.exit_code.is_some() || rank.is_lost)
     }
 
     /// These ranks have returned to a moment at which none of them had finished.
@@ -189,10 +267,17 @@ impl Policy {
         self.failures.ranks[rank].exit_code.is_some()
     }
 
-    /// The job's exit status when every rank has finished: the first that is not zero, by rank.
+    /// It has failed, and does not begin again.
+    pub fn is_lost(&self, rank: usize) -> bool {
+        self.failures.ranks[rank].is_lost
+    }
+
+    /// The job's exit status when every rank has finished: the first that is not zero, by rank. Lost ranks have none;
+    /// when all are lost, nobody has finished the job.
     pub fn exit_code(&self) -> i32 {
-        let mut codes = self.failures.ranks.iter().filter_map(|rank| rank.exit_code);
-        codes.find(|code| *code != 0).unwrap_or(0)
+        let codes = self.failures.ranks.iter().filter_map(|rank| rank.exit_code);
+        let mut bad = codes.clone().filter(|code| *code != 0);
+        bad.next().unwrap_or(i32::from(codes.count() == 0))
     }
 
     /// A rank has ended.
@@ -209,7 +294,7 @@ impl Policy {
                 rank.exit_code = Some(code);
                 return Decision::Finished;
             }
-            // Nobody waits for a program without MPI.
+            // No rank waits for a program without MPI.
             End::Exited(code) if !rank.ever_initialised && (code == 0 || ending.is_plain) => {
                 rank.exit_code = Some(code);
                 return Decision::Finished;
@@ -218,13 +303,19 @@ impl Policy {
             End::Signalled(_) if !rank.ever_initialised && ending.is_plain => return Decision::EndJob(Why::NoMpi),
             _ => {}
         }
+        if let Some(survivors) = &self.survivors
+            && survivors.can_do_without(ending.rank)
+        {
+            rank.is_lost = true;
+            return Decision::Lost;
+        }
         if !self.protocol.has_images() {
             return Decision::EndJob(Why::NothingKept);
         }
         self.why_not_again(ending).map_or(Decision::Restart, Decision::EndJob)
     }
 
-    /// Why a rank that has failed is not started again. If it is, that is counted.
+    /// Why a failed rank does not start again. If it does, counts that.
     fn why_not_again(&mut self, ending: &Ending) -> Option<Why> {
         let rank = &mut self.failures.ranks[ending.rank as usize];
         let messages = ending.messages;

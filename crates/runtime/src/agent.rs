@@ -1,13 +1,15 @@
-//! The agent: one process per node that owns the node memory, starts ranks, notices their ends, and hands on what they print
-//! and say to the dispatcher's ledger.
+//! The agent: one process per node. It owns the node memory, starts ranks, notices their ends, and hands their output
+//! and PMI lines to the dispatcher.
 //!
-//! Single-threaded, one epoll loop, nothing in it blocks. What follows from the end of a rank the dispatcher decides, and the coordinator
-//! ([`resurgo_protocol::coordinator`]) there, which the agent tells what happens and obeys (`waves.rs`). When the dispatcher goes away,
-//! everything that the agent has started ends.
+//! Single-threaded: one epoll loop, in which nothing blocks. The dispatcher, with its coordinator
+//! ([`resurgo_protocol::coordinator`]), decides what follows from a rank's end; the agent reports facts and obeys
+//! (`waves.rs`). When the dispatcher goes away, the agent ends everything that it has started.
 
+mod beside;
 mod bypass;
 mod feed;
 mod files;
+mod flush;
 mod groups;
 mod guest;
 mod held;
@@ -16,24 +18,35 @@ mod in_transit;
 pub mod kept;
 mod launch;
 mod life;
+mod logs_beside;
+mod look;
 mod net;
 mod node;
 mod node_files;
 mod notice;
+mod packed;
 mod pmi;
 mod preempted;
 mod program_file;
 mod ranks;
 mod record;
+mod served;
+mod serving;
 mod ship;
 mod spawn;
 mod store;
+mod survivors;
 mod suspend;
+mod tunnels;
+mod vain;
+mod vouched;
+mod waits;
 mod wave_logs;
 mod waves;
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -41,12 +54,13 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
+use resurgo_wire::node_memory::event_of;
 
 use crate::connection::Connection;
 use crate::{children, leftovers};
 use feed::Feed;
 use guest::Guest;
-use launch::Waiting;
+use launch::{Launched, Waiting};
 use node::NodeMemory;
 use program_file::ProgramFile;
 use ranks::Rank;
@@ -54,13 +68,13 @@ use store::Store;
 
 /// How long the agent waits for killed processes to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a replaying rank's progress is looked at.
+/// How often the agent looks at a replaying rank's progress.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Exit status of an agent that has lost the dispatcher.
 pub const ALONE: i32 = 3;
 
-/// Who an epoll event is about.
+/// The source of an epoll event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Control,
@@ -72,16 +86,22 @@ enum Source {
     Images(usize),
     /// The socket to the newest snapshot of a rank.
     Snapshot(usize),
-    /// The socket to who fills a rank's memory.
+    /// The socket to the process that fills a rank's memory.
     Filler(usize),
-    /// What is written while ranks run.
+    /// The thread that writes a wave down while ranks run.
     Record,
     /// Standard input of an agent of another node.
     LifeLine,
-    /// What moves messages to other nodes.
+    /// The thread that moves messages to other nodes.
     Net,
-    /// What moves images.
+    /// The threads that move images.
     Copies,
+    /// Servers of the job that run here.
+    Servers,
+    /// The threads that copy files into places.
+    Flushes,
+    /// The socket to a running rank about failures.
+    Survivor(usize),
 }
 
 impl Source {
@@ -100,6 +120,9 @@ impl Source {
             Source::LifeLine => 10,
             Source::Net => 11,
             Source::Copies => 12,
+            Source::Servers => 13,
+            Source::Flushes => 14,
+            Source::Survivor(rank) => (rank as u64) << 4 | 15,
         }
     }
 
@@ -118,7 +141,10 @@ impl Source {
             9 => Source::Record,
             10 => Source::LifeLine,
             11 => Source::Net,
-            _ => Source::Copies,
+            12 => Source::Copies,
+            13 => Source::Servers,
+            14 => Source::Flushes,
+            _ => Source::Survivor(rank),
         })
     }
 }
@@ -126,25 +152,27 @@ impl Source {
 /// The agent of a job.
 struct Agent {
     control: Connection,
-    /// On another node than the dispatcher's: what connects the two beside.
+    /// On another node than the dispatcher's: the other connections to it.
     guest: Option<Guest>,
     epoll: Epoll,
     children: SignalFd,
     /// The control socket is watched for room too.
     control_full: bool,
     work: Work,
-    /// What ranks have said that waits until other nodes know what it is about.
+    /// Copies into the job's places, once there was one.
+    flushes: Option<flush::Flushes>,
+    /// Ranks' datagrams that wait until other nodes have the data they are about.
     held_back: Vec<net::HeldBack>,
-    /// Processes that have ended and were nobody's, while a snapshot has yet to tell the number of a life.
+    /// Ended processes that belong to no known life: a snapshot may still name them.
     unclaimed: Vec<(Pid, End)>,
     ending: Option<Instant>,
     /// The user has stopped the ranks (SIGTSTP).
     paused: bool,
-    /// The machine is about to be taken away, and the dispatcher knows.
+    /// The machine is about to be taken away, and the dispatcher knows it.
     preempted: notice::Notice,
     /// The program has come to its end.
     finished: bool,
-    /// A rank could not be started: no other is.
+    /// A rank could not be started: the agent starts no other.
     is_broken: bool,
     stopped: bool,
 }
@@ -153,50 +181,59 @@ struct Agent {
 struct Work {
     /// Its programs are all that have been started, spawned ones too.
     job: Job,
-    /// What they are started from.
+    /// The files that the programs are started from.
     program_files: Vec<ProgramFile>,
     memory: NodeMemory,
     spill: Option<File>,
-    /// What moves messages to and from other nodes, if there are any.
+    /// The mover of messages to and from other nodes, if there are any.
     net: Option<net::Net>,
+    returning: net::Returning,
+    /// What the dispatcher knows of what ranks here know.
+    vouched: vouched::Vouched,
+    /// Ranks that may wait in vain.
+    vain: waits::Vain,
     ranks: Vec<Rank>,
     /// Standard input of rank 0.
     feed: Feed,
     waves: waves::Waves,
     held: held::Held,
-    /// Where images are written into files, if they are.
+    /// Where image files go, if there are any.
     store: Option<Store>,
-    /// Copies of them on other nodes, and of theirs here.
+    /// Copies of image files on other nodes, and of theirs here.
     copies: Option<ship::Copies>,
-    /// What is being written so that an interrupted job can be resumed.
+    /// The record that is being written, from which an interrupted job can be resumed.
     recording: Option<record::Recording>,
     halt: suspend::Halt,
-    /// Bytes of output the dispatcher is willing to take, and of output that is repeated.
+    /// The memory in which survivors are told of failures, once there was one.
+    survivors: Option<net::mapped::Mapped>,
+    /// Bytes of output that the dispatcher still takes, and of repeated output.
     window: [u64; 2],
 }
 
 /// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input; an agent of another
-/// node (`is_invited`) finds there how to make it.
+/// node (`is_invited`) reads there how to make it.
 pub fn run(is_invited: bool) -> i32 {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut};
     let agent = Waiting::start(is_invited).map_err(|error| ("cannot start", error));
     let served = agent.and_then(|agent| match agent.launch() {
-        Ok(Some(mut agent)) => {
+        Ok(Launched::Begun(mut agent)) => {
             let result = agent.serve();
             agent.kill_everything();
             result.map(|()| agent.stopped).map_err(|error| ("failed", error))
         }
-        Ok(None) => Ok(true),
+        Ok(Launched::NotNeeded) => Ok(true),
+        Ok(Launched::Alone) => Ok(false),
         Err(error) => Err(("failed", error)),
     });
     match served {
         Ok(true) => 0,
         Ok(false) => ALONE,
         Err((what, error)) => {
-            eprintln!("resurgo: the agent {what}: {error}");
-            if error.kind() == io::ErrorKind::TimedOut {
-                ALONE
-            } else {
-                1
+            // Standard error may lead to a helper that has gone.
+            let _ = writeln!(io::stderr(), "resurgo: the agent {what}: {error}");
+            match error.kind() {
+                TimedOut | ConnectionReset | ConnectionAborted | BrokenPipe => ALONE,
+                _ => 1,
             }
         }
     }
@@ -229,6 +266,9 @@ impl Agent {
                     Some(Source::LifeLine) => return Ok(()),
                     Some(Source::Net) => self.net_event()?,
                     Some(Source::Copies) => self.copies_event()?,
+                    Some(Source::Servers) => self.servers_event()?,
+                    Some(Source::Flushes) => self.flushes_event()?,
+                    Some(Source::Survivor(rank)) => self.survivor_event(rank)?,
                     None => {}
                 }
             }
@@ -263,7 +303,7 @@ impl Agent {
         self.control.send(message)
     }
 
-    /// Tells the dispatcher that this node lives. While the user has stopped the job nobody can answer.
+    /// Tells the dispatcher that this node lives. While the user has stopped the job, the dispatcher cannot answer.
     fn keep_up(&mut self) -> io::Result<()> {
         let Some(guest) = &mut self.guest else {
             return Ok(());
@@ -271,15 +311,9 @@ impl Agent {
         if self.paused {
             guest.rests();
         }
-        let holds = guest.keep_up(&mut self.control)?;
+        let kept = guest.keep_up(&mut self.control);
         self.work.memory.set_valid_until(guest.until())?;
-        match holds {
-            true => Ok(()),
-            false => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "resurgo run has not answered for the length of the lease: ranks of this node end",
-            )),
-        }
+        kept
     }
 
     fn watch_control(&mut self) -> io::Result<()> {
@@ -300,14 +334,35 @@ impl Agent {
             return Ok(false);
         }
         let received = self.control.receive::<ToAgent>()?;
-        for message in received.messages {
+        let has_gone = self.obey_all(received.messages)?;
+        Ok(!(received.closed || has_gone))
+    }
+
+    /// Carries out all messages and keeps the lease meanwhile: starting many ranks takes long. Returns whether the
+    /// dispatcher has gone.
+    fn obey_all(&mut self, messages: Vec<ToAgent>) -> io::Result<bool> {
+        let (mut messages, mut has_gone) = (VecDeque::from(messages), false);
+        while let Some(message) = messages.pop_front() {
             self.obey(message)?;
+            if self.guest.as_ref().is_some_and(Guest::is_due) {
+                self.keep_up()?;
+                let received = self.control.receive()?;
+                has_gone |= received.closed;
+                for message in received.messages {
+                    match message {
+                        ToAgent::Beat { .. } => self.obey(message)?,
+                        message => messages.push_back(message),
+                    }
+                }
+            }
         }
-        Ok(!received.closed)
+        Ok(has_gone)
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
+            _ if self.stopped => {}
+            ToAgent::Leave => self.stop()?,
             // This agent has its job.
             ToAgent::Launch(_)
             | ToAgent::Resume { .. }
@@ -315,30 +370,30 @@ impl Agent {
             | ToAgent::Reach { .. }
             | ToAgent::Refused { .. } => {}
             ToAgent::Do(command) => self.carry_out(command)?,
-            ToAgent::Suspend { about, input } => {
-                if self.ending.is_none() {
-                    self.suspend(about, input.as_deref())?;
-                }
-            }
+            ToAgent::Suspend { .. } | ToAgent::Spawn { .. } if self.ending.is_some() => {}
+            ToAgent::Suspend { about, input } => self.suspend(about, input.as_deref())?,
             ToAgent::Record { about, input } => self.record(about, input)?,
             ToAgent::TellState => self.tell_state(None)?,
+            ToAgent::Look { number } => self.look(number)?,
             ToAgent::RecordEnded {
                 number,
                 oldest,
                 is_written,
             } => self.work.record_ended(oldest..=number, is_written),
             ToAgent::Shared(offer) => self.work.know(offer),
+            ToAgent::Flush(flush) => self.flush(&flush)?,
+            ToAgent::Fetch(offer) => self.fetch(offer),
             ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,
             ToAgent::MeasureLogs => self.measure_logs()?,
             ToAgent::Kill { rank } => self.strike(rank),
             ToAgent::Spawn {
                 by,
                 programs,
+                nodes,
+                replaced,
                 message_faults,
             } => {
-                if self.ending.is_none()
-                    && let Err(error) = self.spawn(programs, &message_faults)
-                {
+                if let Err(error) = self.spawn(by, programs, &nodes, &replaced, &message_faults) {
                     self.is_broken = true;
                     let reason = format!("cannot start what rank {by} spawned: {error}{}", crate::hint(&error));
                     self.send(&ToDispatcher::Failed { reason })?;
@@ -346,8 +401,7 @@ impl Agent {
             }
             ToAgent::Signal { number } => {
                 if let Ok(signal) = Signal::try_from(number) {
-                    self.signal_all(signal);
-                    self.pause(signal);
+                    self.pass_on(signal);
                 }
             }
             ToAgent::End { grace_ms, finished } => {
@@ -366,16 +420,19 @@ impl Agent {
             ToAgent::Accounted { rank, image, account } => self.accounted(rank, image, account)?,
             ToAgent::Fall => {
                 self.kill_everything();
-                // Nobody gets a word of it, as when a machine is lost.
+                // The agent says nothing to anyone, as when a machine is lost.
                 let _ = raise(Signal::SIGKILL);
             }
             ToAgent::InTransit { number, is_last, bytes } => self.work.transit_given(number, is_last, &bytes)?,
+            ToAgent::Deliveries { events } => self.work.returning.vouched.extend(events.into_iter().map(event_of)),
             ToAgent::Places(nodes) => self.move_ranks(nodes)?,
             ToAgent::Known { mesh, copies } => {
                 if let Some(nodes) = &mut self.work.job.nodes {
                     (nodes.mesh, nodes.copies) = (mesh, copies);
                 }
             }
+            ToAgent::Failures(news) => self.tell_survivors(&news)?,
+            ToAgent::NodeLost { node } => self.work.net.iter().for_each(|net| net.loses(node)),
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())
@@ -391,7 +448,7 @@ impl Agent {
         }
     }
 
-    /// Sends a signal to every rank that runs, and to what it has started.
+    /// Sends a signal to every running rank and to all processes that it has started.
     fn signal_all(&self, signal: Signal) {
         let ranks = self.work.ranks.iter();
         for life in ranks.filter_map(|rank| rank.life.as_ref()) {
@@ -399,8 +456,9 @@ impl Agent {
         }
     }
 
-    /// Ranks that have been stopped are late for nothing.
-    fn pause(&mut self, signal: Signal) {
+    /// Sends it to all, and suspends the time limits of ranks while the user has stopped them.
+    fn pass_on(&mut self, signal: Signal) {
+        self.signal_all(signal);
         match signal {
             Signal::SIGTSTP => self.paused = true,
             Signal::SIGCONT => {
@@ -414,6 +472,7 @@ impl Agent {
 
     /// Ends what is left of the job and tells the dispatcher.
     fn stop(&mut self) -> io::Result<()> {
+        self.end_servers()?;
         self.kill_everything();
         let mut statistics = Vec::new();
         let size = self.work.ranks.len();
@@ -448,7 +507,7 @@ impl Agent {
 }
 
 impl Work {
-    /// What lives need that the job's first begin with.
+    /// Sets groups and message faults before the job's first lives begin.
     fn prepare_lives(&mut self) -> io::Result<()> {
         if self.is_hierarchical() {
             self.tell_groups(&self.job.units(self.ranks.len()))?;

@@ -1,8 +1,8 @@
 //! `-bind-to` and `-map-by`: on which processors each rank runs.
 //!
-//! Objects (cores, sockets, …) are numbered as hwloc numbers them logically: in the order of the machine's tree, so that
-//! neighbours have neighbouring numbers, also where the kernel numbers its processors otherwise. As at Hydra's mpiexec, ranks take the
-//! objects of `-map-by` in turn, and of each the next object of `-bind-to`.
+//! Objects (cores, sockets, …) have hwloc's logical numbers: in the order of the machine's tree, so neighbours have
+//! neighbouring numbers, whatever the kernel's numbers. As with Hydra's mpiexec, ranks take the objects of `-map-by` in
+//! turn, and of each the next object of `-bind-to`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 /// Processors, by the kernel's numbers.
 type Cpus = BTreeSet<usize>;
 
-/// Where the kernel tells of processors.
+/// Where the kernel describes processors.
 const SYSTEM: &str = "/sys/devices/system";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ enum Kind {
     Thread,
 }
 
-/// What ranks are bound to, or mapped by.
+/// The units that ranks are bound to, or mapped by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unit {
     None,
@@ -45,7 +45,7 @@ pub struct Kinds {
 }
 
 impl Unit {
-    /// Reads what Hydra and Open MPI call it.
+    /// Reads Hydra's and Open MPI's names.
     pub fn parse(text: &str) -> Result<Unit, String> {
         let wrong = || {
             format!(
@@ -88,15 +88,14 @@ impl Unit {
     }
 }
 
-/// The same from what is written at `-bind-to` and, if there is a second word, at `-map-by`.
+/// The same from the words of `-bind-to` and, if there is a second one, `-map-by`.
 pub fn of_words(words: &[String]) -> Result<Vec<Vec<u32>>, String> {
     let units = words.iter().map(|word| Unit::parse(word));
     let units = units.collect::<Result<Vec<_>, _>>()?;
     of(units.first(), units.get(1))
 }
 
-/// The processors of ranks of this machine, which take these units in turn, in the order of others; none for ranks that are not
-/// bound.
+/// The processors of this machine's ranks, which take these units in turn, in order; none for ranks that are not bound.
 pub fn of(to: Option<&Unit>, by: Option<&Unit>) -> Result<Vec<Vec<u32>>, String> {
     let Some(bind) = to.filter(|bind| **bind != Unit::None) else {
         return Ok(Vec::new());
@@ -118,7 +117,7 @@ pub fn processors(of_ranks: &[Vec<u32>], ranks: usize) -> Option<usize> {
     (!cpus.is_empty()).then_some(cpus.len())
 }
 
-/// What one processor is part of, of those that may be used.
+/// The objects that contain one usable processor.
 struct Place {
     cpu: usize,
     socket: Cpus,
@@ -196,7 +195,7 @@ impl Topology {
         Topology { all: allowed, places }
     }
 
-    /// The objects of a kind, so many together.
+    /// The objects of a kind, in units of so many.
     fn objects(&self, of: Kinds) -> Result<Vec<Cpus>, String> {
         let mut objects: Vec<Cpus> = Vec::new();
         for object in self.places.iter().filter_map(|place| place.of(of.kind, &self.all)) {
@@ -239,7 +238,7 @@ impl Topology {
         let Some(Unit::Objects(map)) = map else {
             return Ok(objects);
         };
-        // Of each object of the map, those to bind to that lie in it, or the one that it lies in.
+        // For each object of the map: the objects to bind to inside it, or the one that contains it.
         let shared: Vec<Vec<&Cpus>> = self
             .objects(*map)?
             .iter()
@@ -296,7 +295,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// What the kernel tells of a machine, in a directory of its own.
+    /// The kernel's description of a machine, in a directory of its own.
     struct Machine(PathBuf);
 
     impl Drop for Machine {
@@ -306,8 +305,8 @@ mod tests {
     }
 
     impl Machine {
-        /// Two sockets of two cores of two threads, numbered as most servers number them: first the first threads, in turn of the
-        /// sockets. `nodes`: what each NUMA node has.
+        /// Two sockets of two cores of two threads, numbered as on most servers: first the first threads, alternating
+        /// between the sockets. `nodes`: the processors of each NUMA node.
         fn new(name: &str, nodes: &[&str]) -> Machine {
             let root = std::env::temp_dir().join(format!("resurgo-{name}-{}", std::process::id()));
             let machine = Machine(root);

@@ -1,10 +1,10 @@
-//! A channel memory (MPICH-V1; Bouteiller 2006, §III.B): one loop around one `resurgo_protocol::ChannelMemory`, for many ranks, in a
-//! process of its own that the dispatcher starts.
+//! A channel memory (MPICH-V1; Bouteiller 2006, §III.B): one loop around one `resurgo_protocol::ChannelMemory`, for
+//! many ranks, in a process of its own that the dispatcher starts.
 //!
-//! It waits for nobody: a rank that does not read has what is sent to it kept here, in memory and then in a file ([`store`]), until an
-//! image of the rank covers it. A
-//! connection is worth nothing until it has proved the job's key. A later life's connection replaces that of the one before, whose
-//! last words are heard first. Nothing that is here outlives the process: where it ends, the job ends.
+//! It waits for no connection. The channel memory keeps the messages to a rank until an image of the rank covers
+//! them, first in memory and then in a file ([`store`]). A connection counts only after it has proved
+//! the job's key. A later life's connection replaces the former one, whose remaining input is processed first.
+//! Nothing here outlives the process: when it ends, the job ends.
 
 mod connection;
 mod spill;
@@ -13,72 +13,74 @@ mod store;
 use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use resurgo_protocol::Rank;
 use resurgo_wire::channel_memory::Life;
 use serde::{Deserialize, Serialize};
 
 use crate::reception::Reception;
-use crate::server_process::{Beginning, ServerProcess, begin, listen, say};
+use crate::server_process::{Beginning, ServerProcess, begin, listen_anywhere, say};
+use crate::stream::Tls;
 use crate::sys::open_nameless;
 use connection::{Connection, Heard};
 use store::{Store, Trouble};
 
 /// The hidden verb.
 pub const VERB: &str = "channel-memory";
-/// Reads from one connection before others have their turn.
+/// Reads from one connection before others get their turn.
 const READS: usize = 16;
 
 /// What a channel memory is told when it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
-    /// Most ranks of the job.
+    /// The most ranks of the job.
     pub size: usize,
     pub key: [u8; 32],
-    /// Ranks wait until it says that it has their reports.
+    /// Others speak to it encrypted.
+    pub is_encrypted: bool,
+    /// Ranks wait until the channel memory says that it has their reports.
     pub acknowledges: bool,
-    /// Most bytes of messages in memory.
+    /// The most bytes of messages in memory.
     pub bound: u64,
-    /// What is beyond goes to the file.
+    /// Messages beyond that go to the file.
     pub spills: bool,
 }
 
-/// What it says of itself.
+/// What a channel memory says about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// It cannot go on.
     Failed { reason: String },
-    /// Its memory fills, and it has no file: images of its ranks would let it forget.
+    /// Its memory fills, and it has no file: images of its ranks would let it forget messages.
     Fills,
-    /// It ends with the job, and has had this.
+    /// It ends with the job, and has had this much.
     Held(Held),
 }
 
-/// What a channel memory has had of messages, for all its ranks.
+/// Messages that a channel memory has had, for all its ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub messages: u64,
-    /// Payload.
+    /// Their payload.
     pub bytes: u64,
-    /// Of these, given up because images cover them.
+    /// Payload among this that was given up because images cover it.
     pub forgotten_bytes: u64,
-    /// The most that was there at once, in memory and in the spill file.
+    /// The most that it held at once, in memory and in the spill file.
     pub most_bytes: u64,
-    /// The most that was in memory at once.
+    /// The most that it held in memory at once.
     pub most_memory_bytes: u64,
     /// Written to the spill file.
     pub spilled_bytes: u64,
-    /// To which that has grown: what is given up is written over.
+    /// The size to which the spill file has grown: new messages overwrite given-up ones.
     pub spill_file_bytes: u64,
 }
 
 /// A channel memory as the dispatcher sees it.
 pub type Process = ServerProcess<Settings, Report>;
 
-/// Why there is no channel memory.
+/// Why a channel memory cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
     #[error("a channel memory cannot listen on {bind}: {error}{}", crate::hint(.error))]
@@ -87,9 +89,9 @@ pub enum MakeError {
     SpillFile { error: io::Error },
 }
 
-/// A channel memory that is not running yet. `spill`: where its file lies, if it has one.
+/// A channel memory that is not running yet. `spill`: the directory of its file, if it has one.
 pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Result<Process, MakeError> {
-    let listener = listen(bind).map_err(|error| MakeError::Listen { bind, error })?;
+    let listener = listen_anywhere(bind).map_err(|error| MakeError::Listen { bind, error })?;
     let file = spill.map(open_nameless).transpose();
     let file = file.map_err(|error| MakeError::SpillFile { error })?;
     Ok(ServerProcess::new(VERB, settings, listener, file))
@@ -99,7 +101,7 @@ pub fn make(settings: Settings, bind: SocketAddr, spill: Option<&OsStr>) -> Resu
 pub fn run() -> i32 {
     begin(c"resurgo-chanmem", |beginning| {
         serve(&beginning).map_err(|reason| {
-            // Nobody else is there to be told.
+            // The dispatcher may be gone.
             let _ = say(&beginning.control, &Report::Failed { reason });
         })
     })
@@ -109,9 +111,11 @@ fn serve(beginning: &Beginning<Settings>) -> Result<(), String> {
     let settings = beginning.settings.clone();
     let failed = |error: io::Error| format!("{error}{}", crate::hint(&error));
     let file = settings.spills.then(|| beginning.file()).transpose().map_err(failed)?;
+    let tls = Tls::wanted(settings.is_encrypted, &settings.key);
+    let tls = tls.map_err(failed)?;
     let mut server = Server {
         store: Store::new(settings.bound, file),
-        connections: Reception::new(settings.size),
+        connections: Reception::new(settings.size).encrypted(tls),
         settings,
         listener: beginning.listener.try_clone().map_err(failed)?,
     };
@@ -128,33 +132,25 @@ struct Server {
 }
 
 impl Server {
-    /// Runs until `control` is closed by the other side, or it cannot go on, for the reason it answers.
+    /// Runs until the other side closes `control`, or until it cannot go on; the error says why.
     fn serve(&mut self, control: &UnixStream) -> Result<(), String> {
         loop {
-            let mut ready = vec![
-                PollFd::new(control.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
-            ];
-            let ids = self.connections.ids();
-            ready.extend(self.connections.iter().map(|(_, connection)| connection.poll()));
-            match poll(&mut ready, self.timeout()) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(error.to_string()),
-            }
-            let happened: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(true)).collect();
-            drop(ready);
-            if happened[0] {
+            let (connections, listener) = (&self.connections, &self.listener);
+            let others = std::iter::empty();
+            let happened = connections.wait(control, listener, Connection::poll, others, self.timeout());
+            let happened = happened.map_err(|error| error.to_string())?;
+            if happened.is_over {
                 return Ok(());
             }
-            if happened[1] {
+            if happened.calls {
                 self.accept();
             }
-            for (id, _) in ids.iter().zip(&happened[2..]).filter(|(_, happened)| **happened) {
-                self.attend(*id)?;
+            for id in happened.speaking {
+                self.attend(id)?;
             }
             self.serve_all()?;
             if self.store.fills() {
-                // Nobody may be there any more.
+                // The dispatcher may be gone.
                 let _ = say(control, &Report::Fills);
             }
             self.connections.cut_late();
@@ -174,7 +170,7 @@ impl Server {
             .accept(&self.listener, |line| Connection::new(line, size, key));
     }
 
-    /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
+    /// Hears what has come on a connection. Drops a connection that must not go on; that gets a reason if there is one.
     fn attend(&mut self, id: u64) -> Result<(), String> {
         let Some(mut connection) = self.connections.take(id) else {
             return Ok(());
@@ -191,7 +187,7 @@ impl Server {
                 return Ok(());
             }
         }
-        // What is not to be served, as a challenge, goes too.
+        // Send what is not served from the store, too, such as a challenge.
         if self.serve_one(&mut connection)? {
             self.connections.put_back(id, connection);
         }
@@ -229,7 +225,7 @@ impl Server {
         Ok(())
     }
 
-    /// The process of an earlier life is dead: what the kernel still has of it is all that it will ever have said.
+    /// The process of an earlier life is dead: what the kernel still has from it is everything that it will ever say.
     fn hear_last_words(&mut self, rank: Rank) -> Result<(), Trouble> {
         for mut connection in self.connections.take_of(rank) {
             while let Ok(Some(1..)) = connection.receive() {
@@ -243,7 +239,7 @@ impl Server {
         Ok(())
     }
 
-    /// Serves whoever something has come for.
+    /// Serves every rank for which something has come.
     fn serve_all(&mut self) -> Result<(), String> {
         let due: Vec<u64> = self
             .connections
@@ -262,7 +258,7 @@ impl Server {
         Ok(())
     }
 
-    /// False: the connection is of no use any more.
+    /// Serves one connection. False: the connection is of no use any more.
     fn serve_one(&mut self, connection: &mut Connection) -> Result<bool, String> {
         match connection.serve(&mut self.store, self.settings.acknowledges) {
             Ok(sent) => Ok(sent.is_ok()),

@@ -1,4 +1,4 @@
-//! Processes that were started, directly or not, and how to be rid of them.
+//! Started processes and their descendants, and ways to end them.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub fn peek_ended() -> Option<(Pid, End)> {
     }
 }
 
-/// How a process that has been waited for has ended.
+/// How a reaped process ended.
 pub fn end_of(status: std::process::ExitStatus) -> End {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {
@@ -32,8 +32,7 @@ pub fn reap(pid: Pid) {
     let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
 }
 
-/// Kills what is left of a process group whose leader has ended and has been reaped or is about to be;
-/// returns whether nothing of it is left.
+/// Kills the rest of a process group whose leader has ended; returns whether nothing of it is left.
 pub fn fence(group: Pid, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -57,8 +56,8 @@ pub fn fence(group: Pid, patience: Duration) -> bool {
     }
 }
 
-/// Kills and reaps every child that this process has or is given when their parents end (it must be a
-/// subreaper). Returns how many there were.
+/// Kills and reaps every child of this process, and the orphans that it inherits (it must be a subreaper). Returns
+/// how many there were.
 pub fn kill_all(patience: Duration) -> usize {
     let deadline = Instant::now() + patience;
     let mut killed = 0;

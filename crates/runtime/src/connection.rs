@@ -25,17 +25,17 @@ enum Socket {
 pub struct Connection {
     socket: Socket,
     incoming: FrameBuffer,
-    /// What a read fills: kept, as new memory of this size costs more than what it is for.
+    /// The buffer of reads, kept because fresh memory of this size costs more than a read.
     buffer: Vec<u8>,
     outgoing: Vec<u8>,
     sent: usize,
 }
 
-/// What a read has brought.
+/// The result of a read.
 #[derive(Debug)]
 pub struct Received<M> {
     pub messages: Vec<M>,
-    /// The other side has gone.
+    /// The other side is gone.
     pub closed: bool,
 }
 
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// The address under which this side is known to the other, of a connection to another node.
+    /// This side's address as the other node sees it.
     pub fn own_address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Unix(_) => None,
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued, however slow the other side is, unless that has gone.
+    /// Sends the queue, however slow the other side is, unless that is gone.
     pub fn flush_all(&mut self) {
         while self.has_queued() {
             let mut ready = [PollFd::new(self.as_fd(), PollFlags::POLLOUT)];
@@ -145,7 +145,7 @@ impl Connection {
         Ok(Received { messages, closed })
     }
 
-    /// Takes what has arrived, for [`Connection::next`]. Returns whether the other side has gone.
+    /// Takes what has arrived, for [`Connection::next`]. Returns whether the other side is gone.
     pub fn read(&mut self) -> io::Result<bool> {
         loop {
             match self.socket.as_read().read(&mut self.buffer) {
@@ -164,12 +164,12 @@ impl Connection {
         }
     }
 
-    /// The next message of what has been read.
+    /// The next complete message.
     pub fn next<M: Message>(&mut self) -> io::Result<Option<M>> {
         self.incoming.next_message().map_err(io::Error::other)
     }
 
-    /// Waits for the next message, until the other side has gone or it is too late.
+    /// Waits for the next message, until the other side is gone or the deadline has passed.
     pub fn wait_for<M: Message>(&mut self, deadline: Instant) -> io::Result<M> {
         loop {
             self.flush()?;
@@ -183,14 +183,14 @@ impl Connection {
             let mut ready = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
             if self.read()? {
-                // What it said before it went may say why.
+                // Its last message may give the reason.
                 return self.next()?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
             }
         }
     }
 }
 
-/// What a connection whose other side is lost answers.
+/// The error of a connection whose other side is lost.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

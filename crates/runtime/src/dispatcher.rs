@@ -1,5 +1,5 @@
-//! The dispatcher: what `resurgo run` is once the options are read. It starts the agent and the event logger,
-//! decides what follows from failures, moves standard input and output, and tells what happens.
+//! The dispatcher: `resurgo run` after the options are read. It starts the agent and the event logger, decides what
+//! follows from failures, moves standard input and output, and reports events.
 
 mod books;
 mod bus;
@@ -7,11 +7,14 @@ mod cluster;
 mod coming;
 mod console;
 mod coordinate;
+mod door;
 mod ends;
 mod events;
 pub mod examine;
+mod flush;
 mod guests;
 mod heard;
+mod helpers;
 mod images;
 mod input;
 mod job_files;
@@ -19,24 +22,33 @@ mod kept;
 mod launching;
 mod leaving;
 mod ledger;
+mod levels;
 mod lines;
+mod metrics;
 mod node;
 mod node_files;
 mod node_loss;
 mod output;
+mod parity;
 mod record;
 mod refusals;
+mod replacing;
+mod reports;
 mod servers;
+mod sets;
 mod signals;
 mod spawn;
 mod start;
 mod start_error;
 mod stats;
+mod survivors;
 mod suspend;
 mod transit;
+mod watch;
+mod watchers;
 mod writer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, PipeReader, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -46,11 +58,12 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use resurgo_protocol::Coordinator;
 use resurgo_protocol::checkpoints::Checkpoints;
 pub use resurgo_protocol::checkpoints::{Order, Period};
+use resurgo_protocol::{Coordinator, Node, Rank};
 use resurgo_wire::console::{Reply, Request, Status};
-use resurgo_wire::control::{Job, LifeStatistics, Nodes, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Job, LifeStatistics, Nodes, Program, ToAgent, ToDispatcher};
+use resurgo_wire::replica::Offer;
 
 use crate::children;
 use crate::faults::{Fault, Schedule, Victim};
@@ -59,12 +72,15 @@ use bus::Bus;
 pub use cluster::{Cluster, Host, Join, Launcher};
 use console::Console;
 use events::Event;
+pub use flush::{StoreHost, Stores};
 use guests::Coming;
 use ledger::Ledger;
+use metrics::Metrics;
 use node::Agents;
 pub use output::Places;
 use output::{Output, Owed};
 use refusals::Refusals;
+pub use reports::Reports;
 pub use resurgo_protocol::policy::Limits;
 use resurgo_protocol::policy::Policy;
 pub use servers::Listeners;
@@ -74,8 +90,9 @@ pub use spawn::Find;
 use start_error::StartError;
 pub use suspend::SUSPENDED;
 use suspend::Suspension;
+use watchers::Watchers;
 
-/// What the user has asked for, beyond what agents have to know.
+/// The user's settings, beyond those that agents need.
 pub struct Settings {
     /// Standard input, key and event logger are filled in by [`run`].
     pub job: Job,
@@ -86,52 +103,51 @@ pub struct Settings {
     /// Where the output of ranks goes.
     pub output: Places,
     pub quiet: bool,
-    /// Tell of every life.
+    /// Report every life.
     pub verbose: bool,
-    /// Print at the end how every rank has ended.
+    /// Print at the end how every rank ended.
     pub print_exit_codes: bool,
-    /// The job is ended when so much time has passed.
+    /// The dispatcher ends the job after this time.
     pub timeout: Option<Duration>,
-    pub json_events: Option<PathBuf>,
-    /// Print the measurements at the end, and write them into a file.
-    pub stats: bool,
-    pub stats_json: Option<PathBuf>,
+    pub reports: Reports,
     pub servers: Vec<Listeners>,
     /// The nodes, where there are several; otherwise this machine is the only one.
     pub cluster: Option<Cluster>,
-    /// How often an image of each rank is taken.
+    /// How often each rank takes an image.
     pub checkpoint_period: Period,
     /// The part of the job's time that images may take.
     pub checkpoint_share: f64,
-    /// Whose image is taken next.
+    /// Which rank takes the next image.
     pub checkpoint_order: Order,
-    /// Most images that are taken or written to files at the same time.
+    /// Most images that ranks take or write to files at the same time.
     pub images_in_flight: Option<usize>,
-    /// The signal that takes images; the others go to the ranks.
+    /// The signal that takes images; other signals go to the ranks.
     pub checkpoint_signal: Option<Signal>,
-    /// How long ranks may take to end when the user has ended the job by a signal.
+    /// How long ranks may take to end after the user's signal.
     pub grace: Duration,
-    /// How the job was started, for those who resume it.
+    /// How the job was started, for a run that resumes it.
     pub origin: Origin,
     /// The job goes on from here.
     pub resumed: Option<Suspended>,
-    /// The job is suspended before so much time has passed.
+    /// The dispatcher suspends the job before this time has passed.
     pub time_limit: Option<Duration>,
     /// Where links to suspended jobs are kept.
     pub registry: Option<PathBuf>,
+    /// What the job needs for the places of its images.
+    pub stores: Stores,
 }
 
 /// Exit status when the launcher itself fails.
 const FAILURE: i32 = 1;
-/// Exit status when `-timeout` has ended the job, as that of mpiexec.
+/// Exit status when `-timeout` ends the job, as that of mpiexec.
 const TIMED_OUT: i32 = 255;
-/// Exit status when the command cannot be done as things are, and nothing has been started.
+/// Exit status when the command cannot be carried out and nothing was started.
 const REFUSED: i32 = 2;
-/// Output that may wait for a slow reader before the agent is told to stop reading the ranks' pipes.
+/// Output that may wait for a slow reader before the dispatcher tells agents to stop reading the ranks' pipes.
 const QUEUE: usize = 2 << 20;
-/// How long what is left of a job may take to be gone.
+/// How long the rest of a job may take to end.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the dispatcher's own readers may take when the user has ended the job.
+/// How long the readers of the dispatcher's output may take when the user has ended the job.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Runs a job; returns the exit status.
@@ -153,7 +169,7 @@ struct Dispatcher {
     agents: Agents,
     /// Nodes that may come; none: the job has one.
     coming: Option<Coming>,
-    /// What those of several nodes have been told of them.
+    /// The plan of the nodes that the agents have; none: the job has one node.
     plan: Option<Nodes>,
     front: Front,
     output: Output,
@@ -165,9 +181,9 @@ struct Dispatcher {
     faults: Schedule,
     checkpoints: Checkpoints,
     images: Images,
-    /// It decides what follows from what happens to ranks and their images. Its times are since `start`.
+    /// Decides what follows from events of ranks and their images. Its times are since `start`.
     coordinator: Coordinator,
-    /// The program does not repeat what it does: all ranks return to a wave after every failure, although they log.
+    /// The program does not repeat its work: all ranks return to a wave after every failure, although they log.
     together: bool,
     suspension: Suspension,
     start: Instant,
@@ -175,16 +191,16 @@ struct Dispatcher {
     timeout: Option<Duration>,
     /// Process of every rank that runs.
     pids: Vec<Option<i32>>,
-    /// How each rank has ended last, when that is to be told.
+    /// Each rank's last exit code, if it is to be printed.
     exit_codes: Option<BTreeMap<usize, i32>>,
     ledger: Ledger,
     /// Output not yet acknowledged, per node.
     owed: Vec<Owed>,
     /// The job is being ended, with this exit status.
     verdict: Option<i32>,
-    /// The user (or a gone reader) has ended it: nobody waits for the rest of the output.
+    /// The user (or a reader that is gone) has ended it: the dispatcher does not wait for the rest of the output.
     interrupted: bool,
-    /// The agent's last word.
+    /// The final report of all agents.
     stopped: Option<Vec<LifeStatistics>>,
 }
 
@@ -192,13 +208,15 @@ struct Dispatcher {
 struct Front {
     signals: Signals,
     console: Console,
-    /// Readable when a writer of [`Output`] has something to say.
+    watchers: Watchers,
+    metrics: Metrics,
+    /// Readable when a writer of [`Output`] has finished or failed.
     wake: PipeReader,
     /// When waiting commands get their next progress line.
     progress_due: Option<Instant>,
 }
 
-/// What is told of the job.
+/// The description of the job for reports.
 struct About {
     /// Of the job's key-value space.
     name: String,
@@ -208,15 +226,17 @@ struct About {
     cpus: Vec<String>,
 }
 
-/// What ranks may spawn, and have spawned.
+/// The programs that ranks may spawn, and have spawned.
 struct Spawning {
     find: Find,
+    /// Those of the launched ranks, and of all spawned ones after them.
+    programs: Vec<Program>,
     most_ranks: usize,
     /// Hard limit of open files.
     open_files: u64,
     /// Of each spawned world, its first rank.
     worlds: Vec<usize>,
-    /// Which rank has spawned each one that was spawned in this run.
+    /// For each rank spawned in this run, the rank that spawned it.
     by: BTreeMap<usize, usize>,
 }
 
@@ -224,16 +244,24 @@ struct Spawning {
 struct Images {
     /// Why there are none, if so.
     without: Option<&'static str>,
-    /// Each rank's are written into files.
+    /// Ranks write their images into files, and these stay when the job has ended.
     are_written: bool,
+    stay: bool,
     refusals: Refusals,
-    /// Of ranks that have not begun since: which image could not be used, and why.
+    /// For ranks that have not begun since: the image that could not be used, and why.
     unusable: BTreeMap<usize, String>,
+    /// Nodes that have not taken an image, which has been told.
+    refusing: BTreeSet<Node>,
+    /// Files of images that all nodes see, by rank and number: nodes that come must know them.
+    shared: BTreeMap<(Rank, u64), Offer>,
     /// Of a job on several nodes.
     transit: transit::Transit,
+    sets: sets::Sets,
+    /// Copies of recorded waves in other places, if the user has named some.
+    flushes: Option<flush::Flushes>,
 }
 
-/// What can be read, or has ended.
+/// The sources that are readable, or have ended.
 struct Ready {
     /// Per node, and of complaints.
     agents: Vec<bool>,
@@ -258,14 +286,22 @@ impl Dispatcher {
             }
         };
         self.servers.finish(&mut self.bus);
-        children::kill_all(GRACE);
+        self.agents.end(GRACE);
+        // Checkpoint servers go after all that they serve; what runs commands for news has the end to tell.
+        let notifier: Vec<u32> = self.bus.notifier().into_iter().collect();
+        children::kill_others(&[self.store_pids(), notifier.clone()].concat(), GRACE);
         if !self.suspension.is_elsewhere {
-            // Those of the run that has the job have the same names.
+            // The run that has the job uses the same names.
             self.remove_leftovers();
         }
         if !self.suspension.is_done() && !self.suspension.is_elsewhere {
-            // The beginnings of lines of a suspended job are printed when it goes on.
+            // A suspended job prints the beginnings of lines when it goes on.
             self.output.end_all();
+        }
+        self.end_flushes(code == 0);
+        match notifier.is_empty() {
+            true => drop(children::kill_all(GRACE)),
+            false => children::kill_others(&notifier, GRACE),
         }
         if let Some(files) = self.suspension.files.take() {
             files.close(self.suspension.has_finished, code == 0);
@@ -279,6 +315,7 @@ impl Dispatcher {
             of_rank: &of_rank,
         });
         self.bus.ended(code, &statistics, Instant::now());
+        self.end_metrics(code);
         if let Some(codes) = self.exit_codes.take() {
             let ranks = self.pids.len();
             self.bus.tell(Event::ExitCodes { ranks, codes: &codes });
@@ -287,10 +324,19 @@ impl Dispatcher {
         let deadline = self.interrupted.then(|| Instant::now() + LAST_WORDS);
         self.tell_who_waits_for_suspension();
         self.output.finish(deadline);
+        self.bus.end_notices(deadline);
         code
     }
 
-    /// Tells the node of the rank that it is about, or all.
+    /// The metrics at the end of the job.
+    fn end_metrics(&mut self, code: i32) {
+        let mut metrics = std::mem::take(&mut self.front.metrics);
+        if let Some(why) = metrics.end(|| self.state(&BTreeMap::new()), code) {
+            self.bus.error(&why);
+        }
+    }
+
+    /// Sends the message to the node of the rank that it is about, or to all nodes.
     fn tell(&mut self, message: ToAgent) {
         match message.rank() {
             Some(rank) => self.agents.node(self.node_of(rank)).tell(&message),
@@ -303,12 +349,12 @@ impl Dispatcher {
         self.coordinator.node(rank as u32) as usize
     }
 
-    /// The same of each.
+    /// The node numbers of all ranks.
     fn nodes_of_ranks(&self) -> Vec<usize> {
         (0..self.pids.len()).map(|rank| self.node_of(rank)).collect()
     }
 
-    /// Waits for something and handles it. Returns the exit status when the job is over.
+    /// Waits for an event and handles it. Returns the exit status when the job is over.
     fn step(&mut self) -> io::Result<Option<i32>> {
         let now = Instant::now();
         self.output.mind_silence(now);
@@ -347,9 +393,11 @@ impl Dispatcher {
         self.checkpoint();
         let lost = self.hear_agents(&ready.agents)?;
         self.mind_silent_ranks();
-        // After the answers have been heard: nothing else may happen for a long time.
+        // After all answers are read: the next event may take long to come.
         self.tell_who_waits_for_images();
         self.mind_suspension();
+        self.mind_flushes();
+        self.mind_watchers();
         self.tell_progress();
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
@@ -357,7 +405,7 @@ impl Dispatcher {
         Ok(lost.and_then(|node| self.agent_lost(node)))
     }
 
-    /// Hears those that have something to say. Answers one that has gone.
+    /// Reads the messages of ready agents. Returns a node whose agent is gone.
     fn hear_agents(&mut self, ready: &[bool]) -> io::Result<Option<usize>> {
         let mut lost = None;
         for number in self
@@ -454,6 +502,9 @@ impl Dispatcher {
         if let Some(due) = self.front.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
+        if let Some(due) = self.front.watchers.due() {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
+        }
         if let Some(due) = self.servers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
@@ -472,7 +523,7 @@ impl Dispatcher {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if self.wants_stdin() && !read_stdin {
-            // A background job looks now and then whether it has been brought to the foreground.
+            // A background job checks now and then whether it is in the foreground again.
             at_most(Duration::from_millis(500));
         }
         match wait {
@@ -481,14 +532,11 @@ impl Dispatcher {
         }
     }
 
-    /// Ends the job with this exit status, unless it is being ended already. Ranks may take `grace` to end by themselves.
+    /// Ends the job with this exit status, unless it is ending already. Ranks may take `grace` to end by themselves.
     fn end(&mut self, code: i32, grace: Duration) {
         if self.verdict.is_none() {
             self.verdict = Some(code);
-            self.tell(ToAgent::End {
-                grace_ms: grace.as_millis() as u64,
-                finished: false,
-            });
+            self.tell_end(grace, false);
         }
     }
 
@@ -497,19 +545,13 @@ impl Dispatcher {
         if self.verdict.is_none() {
             self.verdict = Some(code);
             self.suspension.unregister(&self.about.name);
-            self.tell(ToAgent::End {
-                grace_ms: 0,
-                finished: true,
-            });
+            self.tell_end(Duration::ZERO, true);
         }
     }
 
-    /// Ends what is left now.
+    /// Ends the rest of the job now.
     fn end_at_once(&mut self) {
-        self.tell(ToAgent::End {
-            grace_ms: 0,
-            finished: false,
-        });
+        self.tell_end(Duration::ZERO, false);
     }
 
     fn mind_writers(&mut self) {
@@ -522,7 +564,7 @@ impl Dispatcher {
         }
         self.interrupted = true;
         if kind == io::ErrorKind::BrokenPipe {
-            // Like any other program whose reader has gone.
+            // As any other program whose reader is gone.
             self.end(128 + Signal::SIGPIPE as i32, Duration::ZERO);
         } else {
             self.bus.error(&format!("cannot write {what}"));
@@ -538,7 +580,7 @@ impl Dispatcher {
         let Some(limit) = self.timeout.take_if(|limit| *limit <= self.start.elapsed()) else {
             return;
         };
-        // Whoever sets a limit waits for no slow reader either.
+        // A user with a limit does not wait for slow readers either.
         self.interrupted = true;
         let limit = limit.as_secs_f64();
         self.bus.error(&format!("APPLICATION TIMED OUT, TIMEOUT = {limit}s"));
@@ -552,6 +594,15 @@ impl Dispatcher {
                 Request::Status => {
                     let status = self.status();
                     self.front.console.answer(client, &Reply::Status(status));
+                }
+                Request::State { after } => self.front.watchers.wants(client, after),
+                Request::KillRank { rank } => self.kill_rank(client, rank),
+                Request::Losses => {
+                    let reply = match self.policy.survivors {
+                        Some(_) => Reply::Losses(self.bus.losses()),
+                        None => Reply::Refused("its program does not deal with failures itself (--ft)".to_string()),
+                    };
+                    self.front.console.answer(client, &reply);
                 }
                 Request::Suspend => self.suspend(Some(client)),
                 Request::Drain { node, removed } => self.drain(client, &node, removed),
@@ -589,7 +640,8 @@ impl Dispatcher {
             return;
         }
         let running: Vec<usize> = (0..self.pids.len()).filter(|rank| self.pids[*rank].is_some()).collect();
-        let nodes = self.agents.numbers();
+        let mut nodes = self.agents.numbers();
+        nodes.retain(|node| !self.servers.are_on(*node));
         for victim in self.faults.due(self.start.elapsed(), &running, &nodes) {
             match victim {
                 _ if self.suspension.has_halted() => {}
@@ -606,14 +658,14 @@ impl Dispatcher {
         }
     }
 
-    /// The agent has gone without saying so: nothing is left that could watch the ranks.
+    /// The agent is gone without a report: no process watches the ranks.
     fn agent_lost(&mut self, node: usize) -> Option<i32> {
         if self.agents.are_several() {
             self.node_lost(node);
             return self.stopped.is_some().then(|| self.verdict.unwrap_or(FAILURE));
         }
         for pid in self.pids.iter().flatten() {
-            // They are our children now, unreaped, so their numbers are still theirs.
+            // They are our unreaped children now, so their numbers are still theirs.
             let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
         }
         let agent = self.agents.node(node).last_words();

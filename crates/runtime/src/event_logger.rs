@@ -1,8 +1,9 @@
-//! An event logger: one loop around one `resurgo_protocol::EventLogger` (Bouteiller 2006, §III.C; Bouteiller 2005, §IV.B), in
-//! a process of its own (`process.rs`).
+//! An event logger: one loop around one `resurgo_protocol::EventLogger` (Bouteiller 2006, §III.C; Bouteiller 2005,
+//! §IV.B), in a process of its own (`process.rs`).
 //!
-//! A connection is worth nothing until it has proved the job's key; one that sends what it must not is cut and disturbs no
-//! other. A rank's later connection replaces its earlier one. What is acknowledged is in the journal first (`journal.rs`).
+//! A connection counts only after it has proved the job's key. One that sends what it must not is cut and disturbs no
+//! other. A rank's later connection replaces its earlier one. Before the logger acknowledges anything, the journal has
+//! it (`journal.rs`).
 
 mod connection;
 mod journal;
@@ -10,23 +11,23 @@ mod process;
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use resurgo_protocol::causal::Event;
 use resurgo_protocol::{EventLogger, Rank};
 use resurgo_wire::event_logger::{Delivery, LOGGER};
 
 use crate::reception::Reception;
 use crate::server_process;
+use crate::stream::Tls;
 use connection::{Connection, Heard};
 use journal::Journal;
 pub use process::{Process, Report, VERB, make, run};
 
-/// Least time between two words about stable clocks to whoever has not logged anything itself.
+/// The least time between two messages about stable clocks to a rank or logger that has logged nothing itself.
 const SPREAD: Duration = Duration::from_millis(1);
 /// How often a logger tries to connect to another.
 const PEER_AGAIN: Duration = Duration::from_millis(200);
@@ -40,17 +41,19 @@ pub enum Error {
     Start(io::Error),
 }
 
-/// What an event logger is told when it starts.
+/// What an event logger learns when it starts.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Settings {
     /// Ranks of the job.
     pub size: usize,
     pub key: [u8; 32],
+    /// Others speak to it encrypted.
+    pub is_encrypted: bool,
     /// Its number among the job's.
     pub number: usize,
-    /// The others, if it tells them its clocks (multicast).
+    /// The others, if this one tells them its clocks (multicast).
     pub peers: Vec<SocketAddr>,
-    /// It tells its clocks to ranks that log elsewhere, too (broadcast).
+    /// It tells its clocks even to ranks that log elsewhere (broadcast).
     pub broadcasts: bool,
     /// Its epoch if it finds no journal that it can read.
     pub epoch: u64,
@@ -64,6 +67,7 @@ pub fn listen(bind: SocketAddr) -> Result<TcpListener, Error> {
 /// A running event logger.
 struct Server {
     settings: Settings,
+    tls: Option<Tls>,
     logger: EventLogger,
     journal: Option<Journal>,
     listener: TcpListener,
@@ -71,7 +75,7 @@ struct Server {
     /// Connections to other loggers.
     peers: Vec<Peer>,
     spread_at: Instant,
-    /// Something may have become stable since.
+    /// Something may have become stable since the clocks were last told.
     changed: bool,
 }
 
@@ -82,54 +86,47 @@ struct Peer {
 }
 
 impl Server {
-    fn new(settings: Settings, listener: TcpListener, journal: Option<Journal>, logger: EventLogger) -> Server {
+    fn new(
+        settings: Settings,
+        listener: TcpListener,
+        journal: Option<Journal>,
+        logger: EventLogger,
+    ) -> io::Result<Server> {
         let now = Instant::now();
+        let tls = Tls::wanted(settings.is_encrypted, &settings.key)?;
         let peer = |address: &SocketAddr| Peer {
             address: *address,
             connection: None,
             again_at: now,
         };
-        Server {
+        Ok(Server {
             peers: settings.peers.iter().map(peer).collect(),
-            connections: Reception::new(settings.size + settings.peers.len()),
+            connections: Reception::new(settings.size + settings.peers.len()).encrypted(tls.clone()),
+            tls,
             settings,
             logger,
             journal,
             listener,
             spread_at: now,
             changed: true,
-        }
+        })
     }
 
-    /// Runs until `control` is closed by the other side.
+    /// Runs until the other side closes `control`.
     fn serve(&mut self, control: &UnixStream) -> io::Result<()> {
         loop {
-            let mut ready = vec![
-                PollFd::new(control.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
-            ];
-            let ids = self.connections.ids();
-            ready.extend(self.connections.iter().map(|(_, connection)| connection.poll()));
-            ready.extend(
-                self.peers
-                    .iter()
-                    .filter_map(|peer| peer.connection.as_ref())
-                    .map(connection::Outgoing::poll),
-            );
-            match poll(&mut ready, self.timeout()) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let happened: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(true)).collect();
-            drop(ready);
-            if happened[0] {
+            let peers = self.peers.iter().filter_map(|peer| peer.connection.as_ref());
+            let peers = peers.map(connection::Outgoing::poll);
+            let (connections, listener) = (&self.connections, &self.listener);
+            let happened = connections.wait(control, listener, Connection::poll, peers, self.timeout())?;
+            if happened.is_over {
                 return Ok(());
             }
-            if happened[1] {
+            if happened.calls {
                 self.accept();
             }
-            for (id, _) in ids.iter().zip(&happened[2..]).filter(|(_, happened)| **happened) {
-                self.attend(*id);
+            for id in happened.speaking {
+                self.attend(id);
             }
             self.connections.cut_late();
             if let Some(journal) = &mut self.journal
@@ -142,7 +139,8 @@ impl Server {
         }
     }
 
-    /// What has been stored is in memory. Nothing more must be found in the file: others will have heard of what is not in it.
+    /// What has been stored is in memory. The file must be empty from here on: others will hear of more than it
+    /// contains.
     fn go_on_without_journal(&mut self, control: &UnixStream, why: &io::Error) -> io::Result<()> {
         if let Some(journal) = self.journal.take() {
             journal.give_up()?;
@@ -162,7 +160,7 @@ impl Server {
         if self.connections.has_deadlines() {
             wait = wait.min(Duration::from_millis(250));
         }
-        // Rounded up: whoever waits for less than a millisecond by asking again takes a core from the ranks.
+        // Round up: a loop that waits for less than a millisecond by asking again takes a core from the ranks.
         PollTimeout::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
     }
 
@@ -172,7 +170,7 @@ impl Server {
             .accept(&self.listener, |line| Connection::new(line, size, epoch, key));
     }
 
-    /// Hears what has come on a connection; one that must not go on is dropped, and gets a reason if there is one.
+    /// Hears what has come on a connection. Drops a connection that must not go on; that gets a reason if there is one.
     fn attend(&mut self, id: u64) {
         let Some(mut connection) = self.connections.take(id) else {
             return;
@@ -244,7 +242,7 @@ impl Server {
         }
         let (dropped, records) = self.logger.stored(rank).map_err(|error| error.to_string())?;
         connection.welcome(dropped + records.len() as u64);
-        // Its earlier connection, if there is one, has nothing to say any more.
+        // Drop its earlier connection, if there is one: that has nothing to say any more.
         self.connections.take_of(rank);
         self.changed = true;
         Ok(())
@@ -256,7 +254,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells ranks what is stable of theirs since they were last told.
+    /// Tells ranks which of their deliveries have become stable since they were last told.
     fn acknowledge(&mut self) {
         let clocks: Vec<u64> = self.logger.stable_clocks().collect();
         for connection in self.connections.values_mut() {
@@ -264,10 +262,10 @@ impl Server {
         }
     }
 
-    /// Tells everybody who is to know, not too often.
+    /// Tells the stable clocks to everybody who should know, not too often.
     fn spread(&mut self, now: Instant) {
         for peer in &mut self.peers {
-            peer.attend(&self.settings, self.logger.epoch(), now);
+            peer.attend(&self.settings, self.tls.as_ref(), self.logger.epoch(), now);
         }
         if self.peers.is_empty() && !self.settings.broadcasts {
             self.changed = false;
@@ -289,7 +287,7 @@ impl Server {
 }
 
 impl Peer {
-    fn attend(&mut self, settings: &Settings, epoch: u64, now: Instant) {
+    fn attend(&mut self, settings: &Settings, tls: Option<&Tls>, epoch: u64, now: Instant) {
         if let Some(connection) = &mut self.connection {
             if connection.exchange().is_err() {
                 self.connection = None;
@@ -297,11 +295,11 @@ impl Peer {
             }
         } else if now >= self.again_at {
             self.again_at = now + PEER_AGAIN;
-            self.connection = connection::Outgoing::connect(self.address, settings, epoch).ok();
+            self.connection = connection::Outgoing::connect(self.address, settings, tls, epoch).ok();
         }
     }
 
-    /// False: it could not be told now.
+    /// False: the peer cannot be told now.
     fn tell(&mut self, clocks: &[u64]) -> bool {
         self.connection
             .as_mut()
@@ -309,7 +307,7 @@ impl Peer {
     }
 }
 
-/// Stores deliveries that may wait for others.
+/// Stores deliveries, which may have to wait for others.
 fn log(
     logger: &mut EventLogger,
     rank: Rank,
@@ -355,7 +353,7 @@ impl EventLoggerServer {
         Self::launch(bind, key, EventLogger::new(size))
     }
 
-    /// Starts an empty event logger in the place of a lost one. `epoch`: 2 for the first replacement, and so on.
+    /// Starts an empty event logger to replace a lost one. `epoch`: 2 for the first replacement, and so on.
     pub fn start_replacement(bind: SocketAddr, size: usize, key: [u8; 32], epoch: u64) -> Result<Self, Error> {
         Self::launch(bind, key, EventLogger::replacement(size, epoch))
     }
@@ -368,14 +366,15 @@ impl EventLoggerServer {
         let settings = Settings {
             size: logger.size(),
             key,
+            is_encrypted: false,
             number: 0,
             peers: Vec::new(),
             broadcasts: false,
             epoch,
         };
-        let mut server = Server::new(settings, listener, None, logger);
+        let mut server = Server::new(settings, listener, None, logger).map_err(Error::Start)?;
         let thread = std::thread::Builder::new().name("event-logger".into()).spawn(move || {
-            // Its end is seen by those who are connected.
+            // Connected ranks see that it ends.
             let _ = server.serve(&other);
         });
         Ok(Self {

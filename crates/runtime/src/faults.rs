@@ -1,9 +1,11 @@
-//! Faults that a user asks for, to see the recovery of his own job.
+//! Faults that a user asks for, to watch the recovery of a job.
 //!
 //! `rank=2,at=3s` · `rank=all,at=3s` · `rank=1,messages=1000` · `rank=1,during=replay` ·
 //! `random,seed=7,mean=2s,count=5` · `node=2,at=3s` · `node=random,mean=10s,count=2`
 
 use std::time::Duration;
+
+use resurgo_protocol::random::splitmix;
 
 use crate::units::parse_duration;
 
@@ -16,11 +18,11 @@ pub enum Victims {
     Spawned,
 }
 
-/// Who is killed.
+/// The process to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     Rank(usize),
-    /// The agent with all that it has started.
+    /// The agent with all processes that it has started.
     Node(usize),
 }
 
@@ -29,12 +31,12 @@ pub enum Victim {
 pub enum Fault {
     /// SIGKILL, so long after the start of the job.
     At { victims: Victims, time: Duration },
-    /// The rank kills itself when it has made so many sends and deliveries. Several for one rank are meant for its
-    /// lives, one after the other.
+    /// The rank kills itself when it has made so many sends and deliveries. Several for one rank apply to its lives,
+    /// one after the other.
     Messages { victims: Victims, messages: u64 },
     /// The next life after another fault is killed in the middle of its replay, once.
     DuringReplay { victims: Victims },
-    /// Any rank (or node), again and again, at exponentially distributed intervals.
+    /// Kills any rank (or node), again and again, at exponentially distributed intervals.
     Random {
         of_nodes: bool,
         seed: u64,
@@ -108,11 +110,11 @@ impl Fault {
     }
 }
 
-/// What the parts of a `--fault` say, each for itself.
+/// The parts of a `--fault`, each parsed alone.
 struct Words {
     random: bool,
     victims: Option<Victims>,
-    /// Which node; `Some(None)`: any.
+    /// The node; `Some(None)`: any.
     node: Option<Option<usize>>,
     fault: Option<Kind>,
     seed: u64,
@@ -172,7 +174,7 @@ impl Words {
     }
 }
 
-/// Reads one `--checkpoint-at` of a job of `size` ranks: per rank, the messages after which an image of it is taken.
+/// Reads one `--checkpoint-at` of a job of `size` ranks: per rank, the messages after which it takes an image.
 pub fn parse_image_at(text: &str, size: usize) -> Result<Vec<(usize, u64)>, String> {
     let count = |part: &str| part.trim().strip_prefix("messages=")?.parse::<u64>().ok();
     if text.split(',').any(|part| count(part) == Some(0)) {
@@ -202,11 +204,11 @@ enum Kind {
 pub struct Schedule {
     /// Ranks that the job was launched with.
     launched: usize,
-    /// For the ranks that are yet to come.
+    /// For the ranks to come.
     faults: Vec<Fault>,
     timed: Vec<(Duration, Victims)>,
     timed_nodes: Vec<(Duration, usize)>,
-    /// Nodes that have been killed: it takes a moment until they are gone.
+    /// Killed nodes: it takes a moment until they are gone.
     fallen: Vec<usize>,
     /// Per rank, in order of its lives.
     by_messages: Vec<Vec<u64>>,
@@ -217,6 +219,7 @@ pub struct Schedule {
 #[derive(Debug)]
 struct RandomFaults {
     of_nodes: bool,
+    /// Of [`splitmix`]: a seed gives the same faults everywhere.
     state: u64,
     mean: Duration,
     left: u64,
@@ -224,18 +227,9 @@ struct RandomFaults {
 }
 
 impl RandomFaults {
-    /// SplitMix64: a seed gives the same faults everywhere.
-    fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn advance(&mut self) {
         // In (0, 1], so that the logarithm is finite.
-        let uniform = ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let uniform = ((splitmix(&mut self.state) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         self.next += self.mean.mul_f64(-uniform.ln());
     }
 }
@@ -333,8 +327,8 @@ impl Schedule {
         timed.chain(random).min()
     }
 
-    /// What to kill by now. `running` are the ranks, and `nodes` the nodes that can be killed, of which a random fault takes one.
-    /// It spares the last node: that would end the job.
+    /// What to kill by now. `running` are the ranks, and `nodes` the nodes, that can be killed; a random fault picks
+    /// one. It spares the last node: that would end the job.
     pub fn due(&mut self, now: Duration, running: &[usize], nodes: &[usize]) -> Vec<Victim> {
         let mut victims = Vec::new();
         self.timed.retain(|(time, whom)| {
@@ -359,7 +353,7 @@ impl Schedule {
         for random in &mut self.random {
             while random.left > 0 && random.next <= now {
                 random.left -= 1;
-                let draw = random.draw();
+                let draw = splitmix(&mut random.state);
                 let one_of = |all: &[usize]| (draw % all.len() as u64) as usize;
                 if random.of_nodes && nodes.len() > 1 {
                     let place = one_of(&nodes);

@@ -1,5 +1,5 @@
-//! Every protocol with bytes that are nearly right: valid ones that are changed, cut off, repeated and put one behind the other. Nobody
-//! panics, nothing asks for memory without bound, and servers go on serving honest clients.
+//! Every protocol with bytes that are nearly right: valid ones, changed, cut off, repeated and appended to one another.
+//! No process panics or asks for memory without bound, and servers keep serving honest clients.
 //!
 //! `FUZZ=N SEED=N cargo test -p resurgo-runtime fuzz` makes N inputs for each of them; a few without.
 
@@ -27,10 +27,7 @@ impl Random {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        resurgo_protocol::random::splitmix(&mut self.0)
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -71,7 +68,7 @@ fn framed<M: Message>(messages: &[M]) -> Vec<Vec<u8>> {
     messages.iter().map(each).collect()
 }
 
-/// Everything that a connection of such messages says before it is refused.
+/// Reads all messages of a connection until it is refused.
 fn hear<M: Message>(input: &[u8]) {
     let mut buffer = FrameBuffer::default();
     buffer.extend(input);
@@ -170,7 +167,13 @@ fn fuzz_frames_of_every_protocol() {
             bytes: b"text".to_vec(),
         },
     ]);
-    let console = framed(&[Request::Status, Request::Checkpoint, Request::Suspend, Request::Kill]);
+    let console = framed(&[
+        Request::Status,
+        Request::Losses,
+        Request::Checkpoint,
+        Request::Suspend,
+        Request::Kill,
+    ]);
     let replies = framed(&[Reply::Done("x".to_string()), Reply::Refused("\u{1b}[2J".to_string())]);
     let datagrams: Vec<Vec<u8>> = [Kind::Checkpoint, Kind::Stopped, Kind::Go]
         .map(|kind| {
@@ -231,7 +234,7 @@ fn fuzz_lines_of_pmi() {
     }
 }
 
-/// A stranger says `input` and hears what comes.
+/// A stranger sends `input` and reads the answers.
 fn stranger(address: SocketAddr, input: &[u8]) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -250,7 +253,7 @@ fn fuzz_an_event_logger() {
     let mut logged = 0;
     for round in 0..number("FUZZ", 300) {
         stranger(address, &random.input(&valid));
-        // A rank with the key that has lost its mind.
+        // A rank with the key that sends nonsense.
         let mut mad = Peer::admitted(&server, identity(2, round + 1, None));
         let _ = mad.stream.write_all(&random.input(&valid));
         if round % 16 == 0 {
@@ -275,7 +278,7 @@ fn fuzz_a_channel_memory() {
         let _ = mad.stream.write_all(&random.input(&valid));
         if round % 16 == 0 {
             honest.say(&[memory::Frame::Sync]);
-            // Mad ranks may have sent it something.
+            // Such ranks may have sent it messages.
             while honest.hear(|frame| frame.name().to_string()).unwrap() != "Synced" {}
         }
     }

@@ -16,7 +16,7 @@ pub struct Interface {
 /// Each address of each interface.
 ///
 /// # Errors
-/// The system does not say.
+/// The system does not answer.
 pub fn all() -> io::Result<impl Iterator<Item = Interface>> {
     Ok(getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
@@ -39,8 +39,8 @@ pub fn leads_elsewhere(ip: &IpAddr) -> bool {
     !is_local && !ip.is_loopback() && !ip.is_unspecified()
 }
 
-/// All by which others may reach this machine, IPv4 first; none where it does not say. `only`: of the interface of this name, or of those
-/// with an address in this network (CIDR).
+/// All addresses at which others may reach this machine, IPv4 first; none if the system does not answer. `only`: of the
+/// interface of this name, or of those with an address in this network (CIDR).
 ///
 /// # Errors
 /// This machine has no such interface.

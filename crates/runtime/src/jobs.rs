@@ -1,16 +1,17 @@
 //! The jobs of a user on this machine, and how to talk to one.
 //!
-//! A dispatcher listens on a socket whose name is not in the file system (unix(7), "abstract"), so that nothing is left behind
-//! however it ends. The name has the user and the dispatcher's process number in it, which is the job's number, and a random
-//! number, so that nobody can take it beforehand.
+//! A dispatcher listens on a socket whose name is not in the file system (unix(7), "abstract"), so it leaves nothing
+//! behind, however it ends. The name contains the user, the dispatcher's process number, which is the job's number, and
+//! a random number, so strangers cannot take it beforehand.
 //!
-//! Anybody may give a socket any such name. So the kernel is asked who listens there (`SO_PEERCRED`): only the process of that
-//! number and user is the job. And even a job may be another user's, when root asks: nothing that it says is relied on, and it
-//! is waited for with a time limit.
+//! Any process may give a socket such a name. So the client asks the kernel who listens (`SO_PEERCRED`): only the
+//! process of that number and user is the job. When root asks, the job may be another user's: the client trusts none of
+//! its answers, and waits with a time limit.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -24,15 +25,15 @@ use resurgo_wire::control::{FrameBuffer, Message};
 
 const PREFIX: &str = "resurgo";
 
-/// Most jobs that are talked to; the caller's own come first.
+/// Most jobs to connect to; the caller's own come first.
 const MOST: usize = 500;
-/// For how long all jobs together are waited for when they are asked how they are.
+/// How long to wait for the status of all jobs together.
 const TO_BE_LISTED: Duration = Duration::from_secs(3);
-/// For how long an answer that is given at once is waited for.
+/// How long to wait for an immediate answer.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// For how long a host that is added is waited for.
+/// How long to wait for an added host.
 const TO_BE_THERE: Duration = Duration::from_secs(90);
-/// For how long a sign of life is waited for; while images are taken there is one each second.
+/// How long to wait for a sign of life; while ranks take images there is one each second.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
 /// Listens for commands about the job of this process.
@@ -44,13 +45,13 @@ pub fn listen() -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether whoever has connected may give orders: the same user, or root.
+/// Whether the client may give orders: the same user, or root.
 pub fn is_trusted(stream: &UnixStream) -> bool {
     let own = getuid();
     getsockopt(stream, PeerCredentials).is_ok_and(|peer| peer.uid() == own.as_raw() || peer.uid() == 0)
 }
 
-/// A job that runs, and that has been found to be the one whose name it bears.
+/// A running job, verified to be the one whose name it bears.
 pub struct Job {
     pub user: u32,
     pub number: u32,
@@ -66,7 +67,7 @@ struct Named {
     name: String,
 }
 
-/// The jobs that the caller may talk to: its own, and for root everybody's. In order of their numbers.
+/// The jobs that the caller may talk to: its own, and for root those of all users. In order of their numbers.
 pub fn list() -> io::Result<Vec<Job>> {
     let own = getuid();
     let mut names = parse(&std::fs::read("/proc/net/unix")?);
@@ -86,11 +87,21 @@ pub fn list() -> io::Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// The names of sockets that listen. What strangers have put into theirs, line ends among it, makes other names at worst.
+/// The other user whose job has this number.
+pub fn owner(number: u32) -> Option<u32> {
+    let names = parse(&std::fs::read("/proc/net/unix").ok()?);
+    let is_its = |named: &Named| std::fs::metadata(format!("/proc/{number}")).is_ok_and(|of| of.uid() == named.user);
+    let mut others = names
+        .into_iter()
+        .filter(|named| named.number == number && named.user != getuid().as_raw());
+    others.find(is_its).map(|named| named.user)
+}
+
+/// The names of sockets that listen. Strangers' names, even with line ends in them, make further names at worst.
 fn parse(sockets: &[u8]) -> Vec<Named> {
     let number = |text: &str| {
         let number = text.parse::<u32>().ok()?;
-        // As it is written, so that no two names have the same numbers.
+        // Only the normal spelling, so different names have different numbers.
         (number.to_string() == text).then_some(number)
     };
     String::from_utf8_lossy(sockets)
@@ -110,7 +121,7 @@ fn parse(sockets: &[u8]) -> Vec<Named> {
 }
 
 impl Named {
-    /// Connects at once or not at all, and asks the kernel who listens.
+    /// Connects at once or fails, and asks the kernel who listens.
     fn connect(self) -> io::Result<Job> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -129,10 +140,21 @@ impl Named {
 }
 
 impl Job {
+    /// The job of this process, by a connection from within.
+    pub fn own(socket: UnixStream) -> io::Result<Job> {
+        socket.set_nonblocking(true)?;
+        Ok(Job {
+            user: getuid().as_raw(),
+            number: std::process::id(),
+            socket,
+            heard: FrameBuffer::default(),
+        })
+    }
+
     fn send(&mut self, request: &Request) -> io::Result<()> {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
-        // A few bytes into a socket in which nothing is: they are not waited for.
+        // A few bytes into an empty socket: the write does not block.
         self.socket.write_all(&bytes)
     }
 
@@ -153,15 +175,18 @@ impl Job {
         }
     }
 
-    /// Asks and waits for the answer; `progress` hears how far it has come.
+    /// Asks and waits for the answer; `progress` gets the progress lines.
     pub fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> io::Result<Reply> {
-        let takes_long = !matches!(request, Request::Status | Request::Kill);
+        use Request::{Kill, KillRank, Losses, State, Status};
+        let takes_long = !matches!(request, Status | State { .. } | Losses | KillRank { .. } | Kill);
         let patience = match request {
             Request::AddHost { .. } => TO_BE_THERE,
             _ if takes_long => SIGN_OF_LIFE,
             _ => AT_ONCE,
         };
         let mut deadline = Instant::now() + patience;
+        // An answer that came too late is not the next one's.
+        while self.hear()?.is_some() {}
         self.send(request)?;
         loop {
             match self.hear()? {
@@ -179,7 +204,7 @@ impl Job {
     }
 }
 
-/// Asks all of them how they are, at the same time; an answer for each, or why there is none.
+/// Asks all of them for their status at the same time; for each an answer, or why there is none.
 pub fn statuses(jobs: &mut [Job]) -> Vec<io::Result<Status>> {
     let deadline = Instant::now() + TO_BE_LISTED;
     let mut answers: Vec<Option<io::Result<Status>>> = jobs
@@ -205,7 +230,7 @@ pub fn statuses(jobs: &mut [Job]) -> Vec<io::Result<Status>> {
     answers.into_iter().map(|answer| answer.unwrap_or_else(late)).collect()
 }
 
-/// Waits until one of them has said something.
+/// Waits until one of them has sent something.
 fn wait(jobs: &[&Job], deadline: Instant) -> io::Result<()> {
     let sockets = jobs
         .iter()
@@ -214,7 +239,7 @@ fn wait(jobs: &[&Job], deadline: Instant) -> io::Result<()> {
     let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
     match poll(&mut sockets.collect::<Vec<_>>(), left) {
         Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-        // A stranger who says something all the time does not put the end off.
+        // A stranger that sends all the time does not postpone the end.
         Ok(_) if Instant::now() >= deadline => Err(io::ErrorKind::TimedOut.into()),
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),

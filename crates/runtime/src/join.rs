@@ -1,5 +1,5 @@
-//! `resurgo join`: this node takes part in a job whose dispatcher is elsewhere. It asks for an invitation with the token, starts an agent
-//! with it, and asks again when the agent has lost the dispatcher.
+//! `resurgo join`: this node joins a job whose dispatcher is elsewhere. It asks for an invitation with the token,
+//! starts an agent with it, and asks again when the agent loses the dispatcher.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,9 +17,9 @@ use crate::connection::Connection;
 use crate::invited;
 use crate::stream::Stream;
 
-/// For how long a job that does not answer is tried.
+/// How long it tries to reach a job that does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long the dispatcher may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ pub fn run(address: &str, token: &str, slots: u32) -> i32 {
                         since = Instant::now();
                         continue;
                     }
-                    // It has said why.
+                    // The agent has reported the reason.
                     Ok(_) => return 1,
                     Err(error) => format!("an agent cannot be started: {error}"),
                 }
@@ -93,7 +93,7 @@ fn ask(address: &str, token: &str, slots: u32) -> Result<Invitation, Trouble> {
         Welcome::Refused { reason } => Err(Trouble::Refused(reason)),
         Welcome::Invited { mut invitation, salt } => {
             invitation.key = join::mask(invitation.key, &join::key_of(token), &joining.salt, &salt);
-            // That way has worked, whatever others there are.
+            // This address worked; others may not.
             let here = connection.peer_address().map(|address| address.ip().to_canonical());
             invitation.addresses.retain(|address| Some(*address) != here);
             invitation.addresses.splice(0..0, here);
@@ -114,7 +114,7 @@ fn connect(address: &str) -> io::Result<Connection> {
     result
 }
 
-/// Starts an agent, and waits for its end; its exit status. The end of this process is the agent's.
+/// Starts an agent, and waits for its end; returns its exit status. When this process ends, the agent ends.
 fn serve(invitation: &Invitation) -> io::Result<i32> {
     let mut agent = invited::agent();
     agent.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);

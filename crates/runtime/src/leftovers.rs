@@ -1,15 +1,15 @@
 //! Shared memory files of MPICH itself, which it removes when it finalises and a killed process does not.
 //!
-//! They must be gone before a rank starts again, since MPICH would take the old one, with what its last life had
-//! written there, for that of a neighbour; and when the job is over.
+//! They must be gone when the job is over, and before a rank starts again: MPICH would take the old file, with the
+//! last life's contents, for a neighbour's.
 
 use std::path::{Path, PathBuf};
 
-/// What MPICH adds to the name of the key-value space before it hashes it: nothing up to 5.0, then the number of the
-/// initialisation (a program with sessions may have several).
+/// What MPICH appends to the name of the key-value space before it hashes it. Up to 5.0 nothing, then the number of
+/// the initialisation (a program with sessions may have several).
 const SUFFIXES: [&str; 5] = ["", "-0", "-1", "-2", "-3"];
 
-/// Removes what MPICH has left of `rank` in the world whose key-value space is called `kvs_name`.
+/// Removes MPICH's files of `rank` in the world whose key-value space is `kvs_name`.
 pub fn remove(kvs_name: &str, rank: usize) {
     for file in SUFFIXES.into_iter().flat_map(|suffix| names(kvs_name, suffix, rank)) {
         // Nearly always there is nothing to remove.
@@ -17,8 +17,8 @@ pub fn remove(kvs_name: &str, rank: usize) {
     }
 }
 
-/// MPICH names them after a hash (FNV-1a) and after the node: as every rank is told that it is alone on its node, that is
-/// the rank (`posix_init.c`, `mpir_pmi.c`).
+/// MPICH names them after a hash (FNV-1a) and the node. PMI tells every rank that it is alone on its node, so the
+/// node's number is the rank (`posix_init.c`, `mpir_pmi.c`).
 fn names(kvs_name: &str, suffix: &str, rank: usize) -> [PathBuf; 2] {
     let world = kvs_name
         .bytes()

@@ -1,7 +1,9 @@
-//! The launcher's processes: the dispatcher, the agent that it starts on each node, and what a rank's process
-//! does before it becomes the program.
+//! The launcher's processes: the dispatcher, the agent of each node, and a rank's process before it becomes the
+//! program.
 
+pub mod advice;
 pub mod agent;
+mod background;
 pub mod binding;
 pub mod channel_memory;
 mod children;
@@ -9,8 +11,11 @@ mod connection;
 pub mod dispatcher;
 pub mod event_logger;
 pub mod faults;
+mod fetch;
+mod flush;
 #[cfg(test)]
 mod fuzz;
+pub mod helper;
 mod interfaces;
 mod invited;
 mod job_key;
@@ -20,12 +25,14 @@ mod leftovers;
 mod likeness;
 pub mod memory;
 pub mod note;
-pub mod own_directory;
+pub mod notifier;
+pub mod page;
 pub mod pattern;
 mod printed;
 mod reach;
 mod reception;
 mod server_process;
+pub mod store_server;
 mod stream;
 pub mod suspended;
 pub mod sys;
@@ -44,6 +51,13 @@ fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
+/// Seconds since 1970, by the clock of people.
+fn unix_time() -> f64 {
+    use std::time::{SystemTime, UNIX_EPOCH};
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0.0, |time| time.as_secs_f64())
+}
+
 /// Since the machine was started, with the time that it was suspended.
 fn since_boot() -> std::time::Duration {
     use nix::time::{ClockId, clock_gettime};
@@ -51,7 +65,7 @@ fn since_boot() -> std::time::Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(std::time::Duration::ZERO, Into::into)
 }
 
-/// What to check or to do when the system has refused something.
+/// What to check or do when the system has refused something.
 fn hint(error: &std::io::Error) -> &'static str {
     use nix::errno::Errno;
     match error.raw_os_error().map(Errno::from_raw) {

@@ -1,4 +1,4 @@
-//! What a node is like: what must be the same on all nodes of a job, as ranks move between them with their memory.
+//! The properties of a node that must be the same on all nodes of a job: ranks move between nodes with their memory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,7 +25,7 @@ pub fn of_this_node(files: &[OsString]) -> io::Result<Alike> {
     })
 }
 
-/// BLAKE3 of a file, in hexadecimal digits. Of a directory it counts that it is one.
+/// BLAKE3 of a file, in hexadecimal digits. A directory only has to be one.
 fn hash(path: &Path) -> io::Result<String> {
     if path.is_dir() {
         return Ok("directory".to_string());
@@ -40,14 +40,23 @@ fn hash(path: &Path) -> io::Result<String> {
     }
 }
 
-/// What is not the same on another node, as a sentence that follows the node's name. `ours`: what this node is like, with `files`.
-pub fn difference(ours: &Alike, theirs: &Alike, files: &[OsString]) -> Option<String> {
+/// The difference of a node that runs servers, as a sentence that follows the node's name.
+pub fn difference_of_resurgo(ours: &Alike, theirs: &Alike) -> Option<String> {
     if theirs.resurgo != ours.resurgo {
         return Some("has another build of resurgo under the same name; install the same on all nodes".to_string());
     }
     if theirs.user != ours.user {
         let (ours, theirs) = (ours.user, theirs.user);
         return Some(format!("runs resurgo as user {theirs}, and this one as user {ours}"));
+    }
+    None
+}
+
+/// The difference of another node, as a sentence that follows the node's name. `ours`: this node's properties, with
+/// `files`.
+pub fn difference(ours: &Alike, theirs: &Alike, files: &[OsString]) -> Option<String> {
+    if let Some(difference) = difference_of_resurgo(ours, theirs) {
+        return Some(difference);
     }
     for (file, (ours, theirs)) in files.iter().zip(ours.files.iter().zip(&theirs.files)) {
         let file = file.display();

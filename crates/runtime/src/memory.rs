@@ -1,10 +1,10 @@
-//! How much memory this process and its children may still use: what the system has, or what the control groups that
-//! Slurm, containers and systemd put it into leave it.
+//! How much memory this process and its children may still use: what the system has free, or what the control groups
+//! of Slurm, containers or systemd leave.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Bytes, None when the system does not say.
+/// Bytes; None if the system does not say.
 pub fn available() -> Option<u64> {
     let system = entry(&read_to_string("/proc/meminfo").ok()?, "MemAvailable:").map(|kilobytes| kilobytes << 10);
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -14,7 +14,7 @@ pub fn available() -> Option<u64> {
         .min()
 }
 
-/// What the processes `pids` hold to themselves in memory, in bytes.
+/// Bytes that the processes `pids` alone hold in memory.
 pub fn held_by(pids: impl Iterator<Item = i32>) -> u64 {
     let pages = |pid: i32| {
         let text = read_to_string(format!("/proc/{pid}/statm")).ok()?;
@@ -30,8 +30,8 @@ fn entry(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// What the groups in `groups` (as /proc/self/cgroup lists them) and those around them leave, of those that have a limit.
-/// Pages of files that nobody has used lately are no use of memory.
+/// What the groups in `groups` (as in /proc/self/cgroup), and the groups around them, leave, where they have a limit.
+/// File pages that were not used lately do not count as used.
 fn left_by_groups(groups: &str, root: &Path) -> impl Iterator<Item = u64> {
     let memory_group = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

@@ -1,7 +1,8 @@
-//! The note in an image file: what another node needs to start the rank from it and the process itself does not know. The agent writes
-//! it, `resurgo image show` prints it, and a process is rebuilt only from a file whose note says that it is the image asked for.
+//! The note in an image file: the data that another node needs to start the rank and the process itself does not have.
+//! The agent writes it, and `resurgo image show` prints it. A process is rebuilt only from a file whose note names the
+//! wanted image.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::{self, Write};
 
 use resurgo_pmi::Position;
@@ -11,10 +12,11 @@ use serde_json::Value;
 
 use crate::units::{counted, one_line};
 
-/// Of the notes that are written. Those of the first version have no number, no counts, and no account that could be read back.
+/// The version of notes that this program writes. Notes of the first version have no number, no counts, and no readable
+/// account.
 pub const VERSION: u32 = 2;
 
-/// What is known of an image beside its process.
+/// The data of an image beside its process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Note {
     #[serde(default = "first")]
@@ -28,18 +30,18 @@ pub struct Note {
     pub image: u64,
     #[serde(default, flatten)]
     pub counts: Counts,
-    /// Where the rank was in its output, PMI and input, as the dispatcher's ledger writes it down.
+    /// The rank's position in output, PMI and input, as the dispatcher's ledger writes it.
     #[serde(default)]
     pub account: Value,
 }
 
-/// How far the rank was in its messages. A return to a wave under a protocol without logs begins to count anew.
+/// The rank's position in its messages. A return to a wave under a protocol without logs begins to count anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Deliveries that the image covers (the rank's rclock).
     #[serde(default)]
     pub deliveries: u64,
-    /// In ascending order of the peers; those with which there were no messages are left out.
+    /// In ascending order of the peers; peers without messages are left out.
     #[serde(default)]
     pub channels: Vec<Channel>,
 }
@@ -49,10 +51,10 @@ pub struct Counts {
 #[serde(into = "[u64; 4]", from = "[u64; 4]")]
 pub struct Channel {
     pub peer: usize,
-    /// The last message that had been sent to it (ssn), and the last that had been delivered from it.
+    /// The last message sent to it (ssn), and the last delivered from it.
     pub sent: u64,
     pub delivered: u64,
-    /// Serial of the segment of the peer's log that was being read. 0: its first, or there is no log.
+    /// Serial of the segment of the peer's log that the rank reads. 0: its first, or there is no log.
     pub cursor: u64,
 }
 
@@ -73,7 +75,7 @@ impl From<[u64; 4]> for Channel {
     }
 }
 
-/// Why a note cannot be used.
+/// Why a note is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum NoteError {
     #[error("its note cannot be read: {0}")]
@@ -88,7 +90,7 @@ fn first() -> u32 {
     1
 }
 
-/// As far as all versions agree.
+/// The part common to all versions.
 #[derive(Deserialize)]
 struct AnyVersion {
     #[serde(default = "first")]
@@ -114,7 +116,7 @@ impl Note {
     }
 
     /// # Errors
-    /// It is of a newer version, or no note.
+    /// It is of a newer version, or not a note.
     pub fn read(text: &str) -> Result<Note, NoteError> {
         let any: AnyVersion = serde_json::from_str(text).map_err(NoteError::Unreadable)?;
         match any.version {
@@ -124,7 +126,7 @@ impl Note {
     }
 
     /// # Errors
-    /// It is not that of this image of `job`, which is in a file of this name.
+    /// It is not the note of this image of `job`, in a file of this name.
     pub fn must_be(&self, job: &str, name: &str) -> Result<(), NoteError> {
         match self.job == job && name == file_name(self.rank, self.image) {
             true => Ok(()),
@@ -144,13 +146,28 @@ pub fn file_name(rank: usize, image: u64) -> String {
 
 /// It is the name of the file of an image.
 pub fn is_file_name(name: &OsStr) -> bool {
-    let numbers = name
-        .to_str()
-        .and_then(|name| name.strip_prefix("rank-")?.split_once(".image-"));
-    numbers.is_some_and(|(rank, image)| [rank, image].iter().all(|number| number.parse::<u64>().is_ok()))
+    number_of(name).is_some()
 }
 
-/// What people are shown of an account.
+/// The number of the image in a file with this name; none for other files.
+pub fn number_of(name: &OsStr) -> Option<u64> {
+    let (rank, number) = name.to_str()?.strip_prefix("rank-")?.split_once(".image-")?;
+    rank.parse::<u64>().ok().and(number.parse().ok())
+}
+
+/// The name of the file with the log that the image in file `image` needs.
+pub fn log_of(image: &OsStr) -> OsString {
+    let name = image.to_string_lossy();
+    name.replace(".image-", ".log-").into()
+}
+
+/// The image file that a file with this name belongs to.
+pub fn image_of(log: &OsStr) -> OsString {
+    let name = log.to_string_lossy();
+    name.replace(".log-", ".image-").into()
+}
+
+/// The part of an account for people.
 #[derive(Deserialize)]
 struct Account {
     printed: [Printed; 2],

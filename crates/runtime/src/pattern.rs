@@ -12,7 +12,7 @@ enum Part {
     Time,
 }
 
-/// A text with places for what differs.
+/// A text with places for the parts that differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
@@ -56,7 +56,7 @@ impl Pattern {
         Ok(Pattern(parts))
     }
 
-    /// What `-l` puts before a line.
+    /// The prefix of `-l`.
     pub fn label() -> Pattern {
         let text = |text: &str| Part::Text(text.to_string());
         Pattern(vec![text("["), Part::Rank, text("] ")])

@@ -1,8 +1,8 @@
-//! What ranks have printed since a job's file was written, and how much of it the launcher has written to its own streams: so a later run
-//! neither loses nor repeats output, whatever was killed.
+//! The output since a job's file was written, and how much of it the launcher has written to its own streams. With
+//! these a later run neither loses nor repeats output.
 //!
-//! A journal, `printed-N` in the job's directory, has everything that is printed, in order, before it goes where it goes to. Each file of a
-//! job names the journal that begins with it; journals with higher numbers go on with it.
+//! A journal, `printed-N` in the job's directory, gets all output, in order, before it goes to its destination. Each
+//! file of a job names the journal that begins with it; journals with higher numbers continue it.
 //!
 //! ```text
 //! entries: 0   u32 bytes that have been printed
@@ -13,8 +13,9 @@
 //!          32  what was printed
 //! ```
 //!
-//! The file `written` counts what has been written to each stream, and names the regular file that standard output leads to. They survive
-//! the launcher, not the machine: there, what the job's file says counts, and the length of the output's file.
+//! The file `written` counts the bytes written to each stream, and names the regular file that standard output leads
+//! to. They survive the launcher, not the machine. After a loss of the machine the job's file counts, and the length of
+//! the output's file.
 //!
 //! ```text
 //! 0    for each stream: u64 bytes written so far, u64 bytes that are being written (to a regular file)
@@ -31,7 +32,7 @@ use resurgo_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::job_key::{KEY, Key};
-use crate::own_directory::Directory;
+use resurgo_store::own_directory::Directory;
 
 const JOURNAL: &str = "printed-";
 const WRITTEN: &str = "written";
@@ -42,16 +43,16 @@ const MOST: usize = 64 << 20;
 const FILE: u64 = 32;
 const KERNEL: u64 = 64;
 
-/// Where the output of a job stands when its file is written.
+/// The position of a job's output when its file is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The journal that begins there.
     pub journal: u64,
-    /// Bytes that had been printed to each of the launcher's streams, all of which had been written.
+    /// Bytes printed to each of the launcher's streams; all of them were written.
     pub printed: [u64; 2],
 }
 
-/// One thing that ranks have done to their output.
+/// One event of ranks' output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     Printed {
@@ -78,7 +79,7 @@ fn mac(key: &Key, number: u64, at: u64, head: &[u8], bytes: &[u8]) -> [u8; MAC] 
     *hasher.finalize().as_bytes().first_chunk().unwrap_or(&[0; MAC])
 }
 
-/// The numbers of the journals that there are, in order.
+/// The numbers of the existing journals, in order.
 fn numbers(directory: &Directory) -> Vec<u64> {
     let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix(JOURNAL)?.parse().ok();
     let mut numbers: Vec<u64> = directory.names().into_iter().filter_map(number).collect();
@@ -128,8 +129,8 @@ impl Journal {
     }
 }
 
-/// Calls `each` with all that was printed from journal `from` on. A journal ends where an entry is not whole: its writer was killed there, or
-/// the machine was lost.
+/// Calls `each` with all output from journal `from` on. A journal ends at an incomplete entry: its writer was killed
+/// there, or the machine was lost.
 pub fn read(directory: &Directory, from: u64, mut each: impl FnMut(Entry)) -> io::Result<()> {
     let key = key_of(directory)?;
     for number in numbers(directory).into_iter().filter(|number| *number >= from) {
@@ -183,7 +184,7 @@ pub fn forget_before(directory: &Directory, number: u64) {
     }
 }
 
-/// Nothing of the job can be resumed.
+/// The job cannot be resumed any more.
 pub fn remove(directory: &Directory) {
     forget_before(directory, u64::MAX);
     let _ = directory.remove(WRITTEN);
@@ -193,7 +194,7 @@ fn kernel() -> Vec<u8> {
     std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Counts what is written to one stream.
+/// Counts the bytes written to one stream.
 pub struct Tally {
     file: File,
     stream: usize,
@@ -202,13 +203,13 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// So much has been written; before a write to a regular file, how much that is to write.
+    /// Sets the bytes written and, before a write to a regular file, the bytes that this write adds.
     pub fn set(&self, written: u64, writing: u64) {
         if writing == 0 || self.is_file {
             let mut words = [0u8; 16];
             words[..8].copy_from_slice(&written.to_le_bytes());
             words[8..].copy_from_slice(&writing.to_le_bytes());
-            // Without it something is printed twice when the launcher is killed.
+            // Without it a run after a killed launcher prints some text twice.
             let _ = self.file.write_all_at(&words, self.stream as u64 * 16);
         }
     }
@@ -223,7 +224,7 @@ pub struct Regular {
 }
 
 impl Regular {
-    /// Standard output `out`, if its length tells what has been written to it: not where others write there.
+    /// Standard output `out`, if its length tells what was written to it: not if others write there.
     pub fn of(out: &File, err: &File) -> Option<Regular> {
         let of = |stream: &File| {
             let about = stream.metadata().ok().filter(|about| about.is_file())?;
@@ -239,11 +240,11 @@ impl Regular {
     }
 }
 
-/// Begins to count what a run writes. When it began, so much had been `written` to each stream by the runs before, and standard output led
-/// to `out`.
+/// Begins to count the bytes that a run writes. At its beginning earlier runs had `written` so much to each stream, and
+/// standard output led to `out`.
 pub fn count(directory: &Directory, out: Option<Regular>, before: u64, written: [u64; 2]) -> io::Result<[Tally; 2]> {
     let file = directory.open_file(WRITTEN, OFlag::O_RDWR | OFlag::O_CREAT)?;
-    // Held as long as this launcher lives. Some file systems have no locks.
+    // Held while this launcher lives. Some file systems have no locks.
     let _ = file.try_lock();
     let words = out.map_or([0; 3], |out| [out.device, out.inode, out.length.wrapping_sub(before)]);
     let words: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -261,12 +262,12 @@ pub fn count(directory: &Directory, out: Option<Regular>, before: u64, written: 
     Ok([tally(0)?, tally(1)?])
 }
 
-/// A launcher lives that counts what it writes: the job runs, and is not what a killed launcher has left.
+/// A living launcher counts its writes: the job runs, and is not left over from a killed launcher.
 pub fn is_counted(directory: &Directory) -> bool {
     directory.is_locked(WRITTEN)
 }
 
-/// How much all runs before have written to each stream, at least `printed`. `out`: what standard output leads to now.
+/// How much all earlier runs have written to each stream, at least `printed`. `out`: the target of standard output now.
 pub fn written(directory: &Directory, out: Option<Regular>, printed: [u64; 2]) -> [u64; 2] {
     let Ok(known) = directory.read(WRITTEN) else {
         return printed;
@@ -284,10 +285,10 @@ pub fn written(directory: &Directory, out: Option<Regular>, printed: [u64; 2]) -
         .map(|out| out.length.wrapping_sub(word(at + 16)));
     let (out, writing, err) = (word(0), word(8), word(16));
     let counted = match (in_file, is_same_kernel) {
-        // Killed in the middle of a write.
+        // The launcher was killed in the middle of a write.
         (Some(in_file), true) if (out..=out + writing).contains(&in_file) => [in_file, err],
         (_, true) => [out, err],
-        // What was on the disk when the machine was lost.
+        // The data on the disk when the machine was lost.
         (Some(in_file), false) if in_file >> 63 == 0 => [in_file, printed[1]],
         (_, false) => printed,
     };

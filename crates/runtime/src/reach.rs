@@ -1,13 +1,13 @@
-//! Whether others can be reached by TCP.
+//! Whether other nodes can be reached by TCP.
 
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// How long one address is tried.
+/// The time limit for one address.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Tries to reach each of several, all at the same time. Why not, of those that cannot be reached at any of their addresses.
+/// Tries to reach all of several at the same time. Returns the reason for each that has no reachable address.
 pub fn all(several: &[Vec<SocketAddr>]) -> Vec<Option<String>> {
     thread::scope(|scope| {
         let tries: Vec<_> = several.iter().map(|addresses| scope.spawn(|| one(addresses))).collect();

@@ -1,8 +1,8 @@
-//! Who connects to a server of the job (an event logger, a channel memory), until they have proved the job's key and afterwards.
+//! Connections to a server of the job (an event logger, a channel memory), before and after they prove the job's key.
 //!
-//! Anybody on the machine can connect. A stranger gets a place for a short time; there are as many as ranks may need at once, and some more.
-//! When all are taken, one that has not said a word goes first, then the oldest. Who has proved the key is never in anybody's way, nor anybody
-//! in its.
+//! Any process on the machine can connect. A stranger gets a place for a short time; there are enough for all ranks at
+//! once, and some more. When all are taken, a stranger that has sent nothing goes first, then the oldest. Peers with
+//! the key and strangers do not take each other's places.
 
 mod stranger;
 
@@ -10,9 +10,11 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
 
 use crate::stream::{Stream, Tls};
@@ -20,21 +22,21 @@ pub use stranger::{Admitted, Framing, Stranger};
 
 /// Time for a peer to prove itself. A rank answers at once: it waits for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Longest time that a refused peer is listened to.
+/// Longest time that the server reads from a refused peer.
 const PARTING: Duration = Duration::from_secs(1);
 /// Strangers beside one for each rank.
 const STRANGERS: usize = 64;
-/// Connections that are accepted before others have their turn.
+/// Connections accepted before other work has its turn.
 const AT_ONCE: usize = 64;
 /// Pause after a connection could not be accepted (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The socket of one connection, and who is at the other end.
+/// The socket of one connection, and its peer.
 pub struct Line {
     stream: Stream,
     /// Rank and incarnation, once admitted.
     who: Option<(Rank, u64)>,
-    /// Until when it must have proved itself, or have read why it was refused.
+    /// Until when it must have proved the key, or have read why it was refused.
     deadline: Option<Instant>,
     refused: bool,
 }
@@ -66,29 +68,33 @@ impl Line {
         self.refused
     }
 
-    /// It has proved itself. A rank may compute for days between two messages.
+    /// It has proved the key. A rank may compute for days between two messages.
     pub fn admit(&mut self, who: (Rank, u64)) {
         (self.who, self.deadline) = (Some(who), None);
     }
 
-    /// The socket of one that goes on elsewhere.
+    /// The socket of a connection that moves elsewhere.
     pub fn into_stream(self) -> Stream {
         self.stream
     }
 
-    /// It ends after this, and gets time to read why.
+    /// The connection ends after this, and the peer gets time to read the reason.
     pub fn refuse(&mut self) {
         (self.who, self.refused) = (None, true);
         self.deadline = Some(Instant::now() + PARTING);
     }
 
-    /// The refused one has been told all.
+    /// The refused peer has got all output.
     pub fn hang_up(&self) {
         let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
-    /// Some of what has come. `Ok(0)`: the other side has closed, `None`: there is nothing more now.
+    /// Reads input. `Ok(0)`: the other side has closed, `None`: there is nothing more now. Sends output that waits in
+    /// the stream.
     pub fn read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.stream.owes() {
+            self.write(&[])?;
+        }
         loop {
             match self.stream.read(bytes) {
                 Ok(came) => return Ok(Some(came)),
@@ -99,7 +105,7 @@ impl Line {
         }
     }
 
-    /// Sends some of it; 0: the other side takes nothing now.
+    /// Sends some of it; 0: the socket takes nothing now.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.stream.write(bytes) {
@@ -114,6 +120,16 @@ impl Line {
 /// A connection, as a server sees it.
 pub trait Guest {
     fn line(&self) -> &Line;
+}
+
+/// What a server has waited for.
+pub struct Happened {
+    /// The dispatcher has closed its socket.
+    pub is_over: bool,
+    /// Somebody waits at the door.
+    pub calls: bool,
+    /// The connections that are ready.
+    pub speaking: Vec<u64>,
 }
 
 /// The connections of a server for `size` ranks.
@@ -134,13 +150,13 @@ impl<C: Guest> Reception<C> {
         }
     }
 
-    /// The same where what is said is encrypted.
+    /// The same with encryption.
     pub fn encrypted(mut self, tls: Option<Tls>) -> Reception<C> {
         self.tls = tls;
         self
     }
 
-    /// Lets in who waits at the door.
+    /// Accepts waiting connections.
     pub fn accept(&mut self, listener: &TcpListener, mut make: impl FnMut(Line) -> io::Result<C>) {
         for _ in 0..AT_ONCE {
             match listener.accept() {
@@ -176,19 +192,59 @@ impl<C: Guest> Reception<C> {
         }
     }
 
-    /// Cuts those who are late.
+    /// Cuts off late peers.
     pub fn cut_late(&mut self) {
         let now = Instant::now();
         let is_late = |guest: &C| guest.line().deadline.is_some_and(|deadline| now > deadline);
         self.connections.retain(|_, guest| !is_late(guest));
     }
 
-    /// Somebody may become late.
+    /// Some peer has a deadline.
     pub fn has_deadlines(&self) -> bool {
         self.connections.values().any(|guest| guest.line().deadline.is_some())
     }
 
-    /// The number of the last one that has been let in.
+    /// Waits until the dispatcher closes `control`, somebody calls, or a connection, of which `watch` says what it waits
+    /// for, or one of `others` is ready.
+    ///
+    /// # Errors
+    /// The system call fails.
+    pub fn wait<'a>(
+        &'a self,
+        control: &'a UnixStream,
+        listener: &'a TcpListener,
+        watch: impl Fn(&'a C) -> PollFd<'a>,
+        others: impl Iterator<Item = PollFd<'a>>,
+        timeout: PollTimeout,
+    ) -> io::Result<Happened> {
+        let mut ready = vec![
+            PollFd::new(control.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+        ];
+        ready.extend(self.connections.values().map(watch));
+        ready.extend(others);
+        // Its socket does not show what has been deciphered and not read.
+        let holds = |guest: &C| guest.line().stream.holds();
+        let timeout = match self.connections.values().any(holds) {
+            true => PollTimeout::ZERO,
+            false => timeout,
+        };
+        match poll(&mut ready, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut ready = ready.iter().map(|fd| fd.any().unwrap_or(true));
+        let (is_over, calls) = (ready.next().unwrap_or(true), ready.next().unwrap_or(true));
+        let speaks = self.connections.iter().zip(ready);
+        let speaks = speaks.filter(|((_, guest), ready)| *ready || holds(guest));
+        Ok(Happened {
+            is_over,
+            calls,
+            speaking: speaks.map(|((id, _), _)| *id).collect(),
+        })
+    }
+
+    /// The number of the connection accepted last.
     pub fn newest(&self) -> u64 {
         self.next
     }
@@ -205,7 +261,7 @@ impl<C: Guest> Reception<C> {
         self.connections.values_mut()
     }
 
-    /// Takes one out, to be put back if it goes on.
+    /// Takes a connection out, to be put back if it goes on.
     pub fn take(&mut self, id: u64) -> Option<C> {
         self.connections.remove(&id)
     }
@@ -237,7 +293,7 @@ mod tests {
         }
     }
 
-    /// Accepts until nobody waits at the door.
+    /// Accepts until no connection waits.
     fn accept(reception: &mut Reception<Plain>, listener: &TcpListener) {
         for _ in 0..20 {
             reception.accept(listener, |line| Ok(Plain(line)));
@@ -253,7 +309,7 @@ mod tests {
         let proved = connect();
         accept(&mut reception, &listener);
         reception.values_mut().for_each(|guest| guest.0.admit((1, 1)));
-        // One who has begun the handshake stays while others who say nothing come.
+        // A stranger that has begun the handshake stays while silent ones come.
         let mut speaks = connect();
         speaks.write_all(b"hello").unwrap();
         accept(&mut reception, &listener);

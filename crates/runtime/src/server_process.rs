@@ -1,5 +1,5 @@
-//! A server of the job (an event logger, a channel memory) in a process of its own. The dispatcher starts it, and keeps the socket
-//! that listens and the file that it writes to, so that both outlive it.
+//! A server of the job (an event logger, a channel memory) in a process of its own. The dispatcher starts it, and keeps
+//! its listening socket and its file: both outlive the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -23,31 +23,40 @@ use serde::de::DeserializeOwned;
 
 use crate::children;
 
-/// Where the process finds its file.
+/// The descriptor of the process's file.
 const FILE_FD: i32 = 3;
 
 /// Listens for ranks. Port 0 takes a free one.
 pub fn listen(bind: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(bind)?;
-    // Whoever finds the queue full tries again only after a second.
+    // A peer that finds the queue full tries again only after a second.
     nix::sys::socket::listen(&listener, Backlog::MAXALLOWABLE)?;
     // A connection that vanishes between poll and accept must not block.
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// Listens where others find it who know this machine by one of these addresses, at this port, or any (0): on every address, of IPv4 as well, unless
-/// they are all of this machine alone.
+/// The same; on every address of IPv4 where every address of IPv6 is meant and there is no IPv6.
+pub fn listen_anywhere(bind: SocketAddr) -> io::Result<TcpListener> {
+    let has_other = bind.ip() == Ipv6Addr::UNSPECIFIED;
+    listen(bind).or_else(|error| match has_other {
+        true => listen((Ipv4Addr::UNSPECIFIED, bind.port()).into()),
+        false => Err(error),
+    })
+}
+
+/// Listens for peers that know this machine by one of these addresses, at this port, or any (0). It listens on every
+/// address, of IPv4 as well, unless all of these are local to this machine.
 pub fn listen_for(addresses: &[IpAddr], port: u16) -> io::Result<TcpListener> {
     match addresses.first() {
         Some(own) if addresses.iter().all(IpAddr::is_loopback) => listen((*own, port).into()),
-        _ => listen((Ipv6Addr::UNSPECIFIED, port).into()).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, port).into())),
+        _ => listen_anywhere((Ipv6Addr::UNSPECIFIED, port).into()),
     }
 }
 
-/// What a server finds when it begins: standard input is the dispatcher's socket, standard output the socket that listens.
+/// What a server starts with: standard input is the dispatcher's socket, standard output the listening socket.
 pub struct Beginning<S> {
-    /// To the dispatcher; it ends when that does.
+    /// To the dispatcher; it closes when the dispatcher ends.
     pub control: UnixStream,
     pub listener: TcpListener,
     pub settings: S,
@@ -61,7 +70,7 @@ impl<S> Beginning<S> {
     }
 }
 
-/// The whole of a server's process: `serve` tells the dispatcher what it has to tell. Returns the exit status.
+/// The whole of a server's process: `serve` sends the reports to the dispatcher. Returns the exit status.
 pub fn begin<S: DeserializeOwned>(name: &std::ffi::CStr, serve: impl FnOnce(Beginning<S>) -> Result<(), ()>) -> i32 {
     match find(name) {
         Ok(beginning) => i32::from(serve(beginning).is_err()),
@@ -73,10 +82,10 @@ pub fn begin<S: DeserializeOwned>(name: &std::ffi::CStr, serve: impl FnOnce(Begi
 }
 
 fn find<S: DeserializeOwned>(name: &std::ffi::CStr) -> io::Result<Beginning<S>> {
-    // Whatever happens to the dispatcher, nothing of it stays.
+    // No server outlives the dispatcher.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     prctl::set_name(name)?;
-    // A connection for each rank, and a later life's beside it.
+    // A connection for each rank, and one for its later life.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -89,16 +98,16 @@ fn find<S: DeserializeOwned>(name: &std::ffi::CStr) -> io::Result<Beginning<S>> 
     })
 }
 
-/// Tells the dispatcher.
+/// Sends a report to the dispatcher.
 pub fn say(mut control: &UnixStream, report: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(report)?;
     line.push(b'\n');
     control.write_all(&line)
 }
 
-/// A server as the dispatcher sees it: `S` is what it is told, `R` what it says.
+/// A server as the dispatcher sees it: `S` is its settings, `R` its reports.
 pub struct ServerProcess<S, R> {
-    verb: &'static str,
+    verb: String,
     pub settings: S,
     listener: TcpListener,
     file: Option<File>,
@@ -110,10 +119,10 @@ pub struct ServerProcess<S, R> {
 }
 
 impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
-    /// `verb`: the hidden one with which this program becomes the server.
-    pub fn new(verb: &'static str, settings: S, listener: TcpListener, file: Option<File>) -> Self {
+    /// `verb`: the hidden verb with which this program becomes the server.
+    pub fn new(verb: impl Into<String>, settings: S, listener: TcpListener, file: Option<File>) -> Self {
         Self {
-            verb,
+            verb: verb.into(),
             settings,
             listener,
             file,
@@ -146,7 +155,7 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         }
         command
             .arg0("resurgo")
-            .arg(self.verb)
+            .arg(&self.verb)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(OwnedFd::from(self.listener.try_clone()?)))
             .fd_mappings(mappings)
@@ -163,12 +172,12 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         Ok(())
     }
 
-    /// Readable when it has something to say, or has ended.
+    /// Readable when it has sent a report, or has ended.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|(_, socket)| socket.as_fd())
     }
 
-    /// Lets it end, and hears what it has to say until it has ended, for so long at most.
+    /// Ends it within this time, and returns its last reports.
     pub fn finish(&mut self, patience: Duration) -> Vec<R> {
         let until = Instant::now() + patience;
         let mut reports = Vec::new();
@@ -185,7 +194,7 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         reports
     }
 
-    /// What it has said, and how it has ended if it has.
+    /// Its reports, and how it ended if it has.
     pub fn hear(&mut self) -> (Vec<R>, Option<End>) {
         let Some((child, socket)) = &mut self.running else {
             return (Vec::new(), None);
@@ -206,7 +215,7 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         }
         let mut end = None;
         if gone {
-            // It has closed its socket: it ends, or it is made to.
+            // It has closed its socket: it ends, or is killed.
             let _ = child.kill();
             end = child.wait().ok().map(children::end_of);
             self.running = None;

@@ -1,14 +1,16 @@
 //! A TCP connection to another machine, encrypted if the job asks for that.
 //!
-//! TLS 1.3 with a key pair that both sides make of the job's key, so nothing has to be handed out beside it: the side that is called
-//! shows its public key and proves the private one (RFC 7250), the side that calls knows which one that must be. That the caller
-//! belongs to the job is proved inside, by the handshake that all connections have.
+//! TLS 1.3 with a key pair that both sides derive from the job's key, so no other secret is needed. The called side
+//! shows its public key and proves the private one (RFC 7250); the calling side knows the right one. The caller proves
+//! inside, by the handshake of all connections, that it belongs to the job.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, socket};
 use resurgo_wire::control::Job;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
@@ -18,14 +20,14 @@ use rustls::server::{AlwaysResolvesServerRawPublicKeys, ServerConfig};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
-/// What the key pair is made with, beside the job's key.
+/// The context for deriving the key pair from the job's key.
 const CONTEXT: &str = "resurgo 2026-11-26 key pair of a job's connections";
-/// What comes before the private key of Ed25519 in PKCS #8 (RFC 8410).
+/// The bytes before the private key of Ed25519 in PKCS #8 (RFC 8410).
 const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
-/// Everybody has the same name: it is the key that counts.
+/// All peers have the same name: only the key counts.
 const NAME: &str = "resurgo";
 
-/// What the connections of a job are encrypted with.
+/// The encryption of a job's connections.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -33,19 +35,27 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Of a job on several nodes, if it asks for that.
+    /// For a job on several nodes, if it asks for that.
     ///
     /// # Errors
     /// As [`Tls::of`].
     pub fn of_job(job: &Job) -> io::Result<Option<Tls>> {
         let is_encrypted = job.nodes.as_ref().is_some_and(|nodes| nodes.is_encrypted);
-        is_encrypted.then(|| Tls::of(&job.key)).transpose()
+        Tls::wanted(is_encrypted, &job.key)
     }
 
-    /// Of a job with this key.
+    /// For a job with this key, if what is said is encrypted.
     ///
     /// # Errors
-    /// The library refuses what it is given.
+    /// As [`Tls::of`].
+    pub fn wanted(is_encrypted: bool, key: &[u8; 32]) -> io::Result<Option<Tls>> {
+        is_encrypted.then(|| Tls::of(key)).transpose()
+    }
+
+    /// For a job with this key.
+    ///
+    /// # Errors
+    /// The library refuses the key.
     pub fn of(key: &[u8; 32]) -> io::Result<Tls> {
         let seed = blake3::derive_key(CONTEXT, key);
         let pair = PrivatePkcs8KeyDer::from([&PKCS8[..], &seed].concat());
@@ -83,7 +93,7 @@ impl Tls {
     }
 }
 
-/// Takes one public key for the right one.
+/// Accepts exactly one public key.
 #[derive(Debug)]
 struct Known {
     public: SubjectPublicKeyInfoDer<'static>,
@@ -137,13 +147,37 @@ impl ServerCertVerifier for Known {
 pub struct Stream {
     socket: TcpStream,
     tls: Option<Box<rustls::Connection>>,
-    /// Bytes that have been deciphered and not been read.
+    /// Deciphered bytes that are unread.
     held: usize,
     has_spoken: bool,
 }
 
 impl Stream {
-    /// To somebody who has been called.
+    /// Begins to call, and does not block; the socket can be written to when that has succeeded or failed.
+    ///
+    /// # Errors
+    /// It cannot succeed.
+    pub fn call(address: SocketAddr, tls: Option<&Tls>) -> io::Result<Stream> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::Inet,
+            SocketAddr::V6(_) => AddressFamily::Inet6,
+        };
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let fd = socket(family, SockType::Stream, flags, None)?;
+        let called = match address {
+            SocketAddr::V4(address) => connect(fd.as_raw_fd(), &SockaddrIn::from(address)),
+            SocketAddr::V6(address) => connect(fd.as_raw_fd(), &SockaddrIn6::from(address)),
+        };
+        match called {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let socket = TcpStream::from(fd);
+        socket.set_nodelay(true)?;
+        Stream::calling(socket, tls)
+    }
+
+    /// A connection to a called peer.
     pub fn calling(socket: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
         let connection = |tls: &Tls| {
             let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -153,7 +187,7 @@ impl Stream {
         Ok(Stream::of(socket, tls.map(connection).transpose()?))
     }
 
-    /// To somebody who calls.
+    /// A connection from a calling peer.
     pub fn called(socket: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
         let connection = |tls: &Tls| {
             let server = rustls::ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;
@@ -171,25 +205,30 @@ impl Stream {
         }
     }
 
-    /// For what concerns the connection and not what is said.
+    /// The socket itself, apart from its data.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// There is something to be read although the socket may have nothing.
+    /// There is input although the socket may have none.
     pub fn holds(&self) -> bool {
         self.held > 0
     }
 
-    /// Something that counts as written waits until the socket takes it: see [`Stream::flush`].
+    /// Written bytes wait until the socket takes them: see [`Stream::flush`].
     pub fn owes(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Anything has come.
+    /// Some input has come.
     pub fn has_spoken(&self) -> bool {
         self.has_spoken
     }
+}
+
+/// It may succeed later.
+pub fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Sends what the socket takes.
@@ -236,7 +275,7 @@ impl Read for Stream {
             }
             self.has_spoken = true;
             let state = tls.process_new_packets();
-            // Also why it is refused.
+            // Also the reason for a refusal.
             push_some(tls, &mut self.socket)?;
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
             self.held = state.plaintext_bytes_to_read();
@@ -294,7 +333,7 @@ mod tests {
         )
     }
 
-    /// Sends all of it, and answers what has come out at the other end.
+    /// Sends all of it, and returns the output at the other end.
     fn through(from: &mut Stream, to: &mut Stream, sent: &[u8]) -> io::Result<Vec<u8>> {
         let (mut left, mut came, mut bytes) = (sent, Vec::new(), vec![0; 1000]);
         let blocked = |error: io::Error| match error.kind() {
@@ -314,7 +353,7 @@ mod tests {
                 }
             }
             assert!(!to.holds());
-            // It answers in the handshake.
+            // The other end answers in the handshake.
             let _ = from.read(&mut bytes).or_else(blocked)?;
         }
         Ok(came)

@@ -1,11 +1,12 @@
-//! Suspended and interrupted jobs: the file from which a job goes on, and where such files are found.
+//! Suspended and interrupted jobs: the file from which a job goes on, and where such files are.
 //!
-//! The file lies in the job's directory of image files, under the name [`FILE`], and names the image files that belong to it.
-//! It is written when the job is suspended, and each time that a wave of all ranks is complete in files ([`About::wave`]).
-//! It has a temporary name until everything in it is on the disk. The next one replaces it, and the end of the program
-//! removes it; until then the job can be resumed from it, as often as need be.
+//! The file is in the job's directory of image files, under the name [`FILE`], and names the image files that belong to
+//! it. A suspension writes it, and each wave of all ranks that is complete in files ([`About::wave`]). It has a
+//! temporary name until all of it is on the disk. The next one replaces it, and the end of the program removes it.
+//! Until then the job can be resumed from it any number of times.
 //!
-//! The agent of a job holds a lock (flock) on the file [`KEY`] as long as it lives, so nobody resumes or removes a running job.
+//! The agent of a job holds a lock (flock) on the file [`KEY`] while it lives: no other process resumes or removes a
+//! running job.
 //!
 //! ```text
 //! 0    "resurgoS"
@@ -17,13 +18,16 @@
 //! …    keyed BLAKE3 of everything before, 32 bytes
 //! ```
 //!
-//! A section is a sparse file: (u64 offset, u64 length, bytes) for each part that is not zeros, then (u64 length of the file,
-//! u64 0). Integers are little-endian. The key lies in the file [`KEY`] beside it, which only the user can read: nobody else can make such
-//! a file, or change one. The image files that belong to it are named in it with their digests, so the key vouches for them too.
+//! A section is a sparse file: (u64 offset, u64 length, bytes) for each part that is not zeros, then (u64 length of the
+//! file, u64 0). Integers are little-endian. The key is in the file [`KEY`] beside it, which only the user can read:
+//! other users can neither make nor change such a file. It names its image files with their digests, so the key vouches
+//! for them too.
 
+mod origin;
+mod processors;
 pub mod ranks;
+pub mod transit;
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::ops::Range;
@@ -34,16 +38,18 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::unistd::{Whence, geteuid, lseek};
 use resurgo_protocol::{Protocol, kinds};
-use resurgo_wire::control::{Job, Sight, Stdin};
+use resurgo_wire::control::{Job, Secret, Sight, Stdin};
 use resurgo_wire::node_memory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use self::origin::{Configured, Origin};
+pub use self::processors::{lacks, processor};
 pub use crate::job_key::{KEY, Key};
 use crate::leftovers;
 use crate::note::{self, Note};
-use crate::own_directory::{self, Directory, Trust};
 use crate::printed::{self, Place};
+use resurgo_store::own_directory::{self, Directory, Trust};
 
 /// Its name in the directory of a job's image files.
 pub const FILE: &str = "suspended";
@@ -51,48 +57,41 @@ pub const FILE: &str = "suspended";
 const NEW: &str = "suspended.new";
 /// The same for the one that is written while the job runs.
 const NEW_OF_WAVE: &str = "wave.new";
-/// Beginning of the names of files that agents of several nodes hold locks on; the number of the node follows.
+/// Beginning of the names of files that agents of several nodes lock; the number of the node follows.
 const OF_NODE: &str = "node-";
 const MAGIC: &[u8; 8] = b"resurgoS";
-const FORMAT: u32 = 5;
-/// The oldest format that is still read. It knows nothing of waves.
+const FORMAT: u32 = 6;
+/// The oldest readable format. It has no waves.
 const OLDEST_FORMAT: u32 = 4;
+/// From this format on, the logs that a wave needs are beside its images.
+const LOGS_BESIDE: u32 = 6;
 const HEAD: usize = 56;
 /// Longest JSON accepted.
 const MAX_JSON: u64 = 1 << 32;
 /// Zeros are left out in pieces of this size.
 const PAGE: usize = 4096;
-/// How long somebody may hold a lock who only looks at the job.
+/// How long a process that only looks at the job may hold a lock.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long what is left of a killed run may take to be gone: a thread of its agent may wait for the disk, and agents of other nodes for
-/// the end of their leases.
+/// How long the rest of a killed run may take to end: a thread of its agent may wait for the disk, and agents of other
+/// nodes for the end of their leases.
 const AFTER_A_KILL: Duration = Duration::from_secs(5);
-/// Bytes of a section that are written at a time.
+/// Bytes of a section that one step writes.
 const STEP: usize = 4 << 20;
 
-/// How the job was started: what it needs to find programs that ranks spawn later, and what tells it from others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
-    /// The command line after `resurgo run`.
-    pub arguments: Vec<OsString>,
-    pub environment: Vec<(OsString, OsString)>,
-    pub directory: OsString,
-}
-
-/// What people and other commands want to know of a suspended job.
+/// Data of a suspended job for people and other commands.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// The job's number when it ran.
     pub number: u32,
-    /// Those of its runs before.
+    /// The numbers of its earlier runs.
     #[serde(default)]
     pub former: Vec<u32>,
     /// When it was suspended, in seconds since 1970.
     pub unix_time: f64,
-    /// What its CLOCK_MONOTONIC was then, in nanoseconds; 0: not told.
+    /// Its CLOCK_MONOTONIC then, in nanoseconds; 0: unknown.
     #[serde(default)]
     pub monotonic_ns: u64,
-    /// How long it has run, over all its runs.
+    /// Its running time over all runs.
     pub seconds: f64,
     pub ranks: usize,
     /// Ranks that it was launched with.
@@ -101,30 +100,19 @@ pub struct About {
     /// The command line of its programs, for people.
     pub command: String,
     pub origin: Origin,
-    /// What the processor can do (the flags of /proc/cpuinfo): programs choose their instructions when they start.
+    /// The processor's abilities (the flags of /proc/cpuinfo): programs choose their instructions when they start.
     pub processor: Vec<String>,
-    /// The wave that was complete when the file was written, while the job ran; none: the job was suspended.
+    /// The complete wave when the file was written while the job ran; none: the job was suspended.
     #[serde(default)]
     pub wave: Option<u64>,
-    /// Where its output stood.
+    /// The position of its output.
     #[serde(default)]
     pub printed: Option<Place>,
     /// By rank: the name of the node that has its images, where there are several.
     #[serde(default)]
     pub nodes: Vec<String>,
-    /// What else the dispatcher needs.
+    /// Further data of the dispatcher.
     pub dispatcher: Value,
-}
-
-/// What the processor of this machine can do.
-pub fn processor() -> Vec<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text
-        .lines()
-        .find_map(|line| line.strip_prefix("flags")?.split_once(':'));
-    flags.map_or(Vec::new(), |(_, flags)| {
-        flags.split_whitespace().map(String::from).collect()
-    })
 }
 
 impl About {
@@ -138,21 +126,10 @@ impl About {
         format!("{}-{}", self.number, self.unix_time)
     }
 
-    /// Of what the program could use, the instructions and registers that a processor with `flags` does not have.
+    /// The instructions and registers that the program could use and a processor with `flags` does not have.
     pub fn missing(&self, flags: &[String]) -> Vec<&str> {
         lacks(&self.processor, flags)
     }
-}
-
-/// Of what programs could use of a processor that has `all`, the instructions and registers that one with `flags` does not have.
-pub fn lacks<'a>(all: &'a [String], flags: &[String]) -> Vec<&'a str> {
-    let used = [
-        "sse", "avx", "fma", "bmi", "f16c", "aes", "sha", "vaes", "vpclmul", "pclmul", "amx", "xsave", "movbe",
-    ];
-    let matters =
-        |flag: &&String| used.iter().any(|used| flag.starts_with(used)) || *flag == "popcnt" || *flag == "erms";
-    let missing = all.iter().filter(matters).filter(|flag| !flags.contains(flag));
-    missing.map(String::as_str).collect()
 }
 
 /// The JSON of the file.
@@ -177,9 +154,9 @@ pub struct Suspended {
     /// Of its image files.
     pub directory: PathBuf,
     pub header: Header,
-    /// It runs: it has never stopped, or somebody has resumed it.
+    /// It runs: it never stopped, or another run has resumed it.
     pub is_running: bool,
-    /// The launcher of that run lives: it is not what a kill has left.
+    /// The launcher of that run lives: the run is not left over from a kill.
     has_launcher: bool,
 }
 
@@ -204,7 +181,7 @@ pub enum Error {
     OnlyImages(PathBuf, NoWave),
 }
 
-/// What is wrong with the file of a job.
+/// The defect of a job's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Defect {
     #[error("it is shorter than it should be")]
@@ -223,14 +200,14 @@ pub enum Defect {
     Sum,
 }
 
-/// Why there is nothing but images, if anything, of a job that was lost.
+/// Why a lost job has left no wave.
 #[derive(Debug, thiserror::Error)]
 pub enum NoWave {
     #[error("it was lost before its first images were complete")]
     NoImages,
     #[error("no wave of its images was written down before it was lost")]
     Incomplete,
-    /// Logs are in the node's memory, and no image has any of it.
+    /// Logs are in the node's memory, and no image contains them.
     #[error(
         "under {0} each rank has images of its own moments, and what was under way between them was in memory that is lost; with \
          --protocol auto a job leaves waves to resume from, or suspend it in time (resurgo suspend, or SIGTERM)"
@@ -242,7 +219,7 @@ pub enum NoWave {
     Unknown,
 }
 
-/// The job as a later run is to find it.
+/// The job as a later run finds it.
 pub fn lasting(job: &Job) -> Job {
     let mut job = job.clone();
     if let Stdin::File(path, _) = &mut job.stdin
@@ -252,10 +229,12 @@ pub fn lasting(job: &Job) -> Job {
         *path = real.into_os_string();
     }
     job.nodes = None;
+    // It stays with those who have the file with the key.
+    job.image_files.secret = Secret::default();
     job
 }
 
-/// Makes the key of a job, in its directory. Returns it with what keeps others from resuming the job.
+/// Makes the key of a job, in its directory. Returns it with the lock that keeps other runs from resuming the job.
 pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
     let key = crate::sys::random()?;
     let mut file = directory.open_file(KEY, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
@@ -266,9 +245,9 @@ pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
     Ok((key, file))
 }
 
-/// Whether the job whose files are in `directory` runs.
+/// Whether the job with files in `directory` runs.
 pub fn runs(directory: &Directory) -> bool {
-    // The agents of some versions hold one on the other file.
+    // The agents of some versions lock the other file.
     directory.is_locked(KEY) || directory.is_locked(FILE) || has_agents(directory)
 }
 
@@ -279,22 +258,22 @@ fn has_agents(directory: &Directory) -> bool {
     of_nodes.any(|name| directory.is_locked(name))
 }
 
-/// Says that the agent of node `node` uses the directory, as long as the file is open.
+/// Locks the directory for the agent of node `node`, while the file is open.
 pub fn lock_for_node(directory: &Directory, node: u32) -> io::Result<File> {
     let file = directory.open_file(format!("{OF_NODE}{node}"), OFlag::O_RDWR | OFlag::O_CREAT)?;
     let _ = file.try_lock();
     Ok(file)
 }
 
-/// The agent of node `node` uses the directory no more.
+/// The agent of node `node` no longer uses the directory.
 pub fn unlock_for_node(directory: &Directory, node: u32) {
     let _ = directory.remove(format!("{OF_NODE}{node}"));
 }
 
-/// The job's key is in the directory: it is put there if there is none.
+/// Puts the job's key into the directory, unless it is there.
 ///
 /// # Errors
-/// It cannot be, or there is another one.
+/// The directory has another key, or cannot have one.
 pub fn have_key(directory: &Directory, key: &Key) -> io::Result<()> {
     match directory.open_file(KEY, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL) {
         Ok(mut file) => return file.write_all(key).and_then(|()| file.sync_all()),
@@ -317,7 +296,7 @@ pub fn have_key(directory: &Directory, key: &Key) -> io::Result<()> {
     }
 }
 
-/// Keeps others from resuming the job in `directory`; none: it runs.
+/// Keeps other runs from resuming the job in `directory`; none: it runs.
 ///
 /// # Errors
 /// There is no job in it.
@@ -326,7 +305,7 @@ pub fn lock_job(directory: &Directory) -> io::Result<Option<File>> {
     Ok((!runs(directory) && lock(&file)).then_some(file))
 }
 
-/// Locks `file`, waiting for those who only look at it; false: somebody else has it.
+/// Locks `file`, waiting for processes that only look at it; false: another process has it.
 fn lock(file: &File) -> bool {
     let begun = Instant::now();
     while let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
@@ -346,7 +325,7 @@ struct Opened {
     path: PathBuf,
     file: File,
     header: Header,
-    /// Of what has been read.
+    /// The hash of the part read.
     hasher: blake3::Hasher,
 }
 
@@ -387,7 +366,10 @@ fn open(directory: &Path) -> Result<Opened, Error> {
     if blake3::keyed_hash(&key, &json) != head[24..] {
         return Err(defect(Defect::Description));
     }
-    let header = serde_json::from_slice(&json).map_err(|_| defect(Defect::Version))?;
+    let header: Header = serde_json::from_slice(&json).map_err(|_| defect(Defect::Version))?;
+    if half(8) < LOGS_BESIDE && header.about.wave.is_some() && header.job.protocol.logs() {
+        return Err(defect(Defect::Version));
+    }
     let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(&head);
     hasher.update(&json);
@@ -413,7 +395,7 @@ fn without_file(directory: &Path) -> Error {
     }
 }
 
-/// Of a job that was lost, and whose images alone are in `directory`.
+/// For a lost job that has left only images in `directory`.
 fn why_no_wave(directory: &Directory) -> NoWave {
     let names = directory.names().into_iter().filter(|name| note::is_file_name(name));
     let notes = names.map(|name| {
@@ -435,7 +417,7 @@ fn why_no_wave(directory: &Directory) -> NoWave {
 }
 
 impl Suspended {
-    /// Reads what the file in `directory` says of the job; its sections are not looked at.
+    /// Reads the header of the file in `directory`, without its sections.
     pub fn find(directory: &Path) -> Result<Suspended, Error> {
         let opened = open(directory)?;
         Ok(Suspended {
@@ -446,11 +428,11 @@ impl Suspended {
         })
     }
 
-    /// The images that lie beside the file.
+    /// The images beside the file.
     pub fn sight(&self) -> Sight {
-        let directory = Directory::open(&self.directory, Trust::Groups).ok();
-        let names = directory.map_or(Vec::new(), |directory| directory.names());
+        let names = Directory::open(&self.directory, Trust::Groups).map_or(Vec::new(), |directory| directory.names());
         Sight {
+            pieces: Vec::new(),
             is_shared: true,
             images: names.into_iter().filter_map(|name| name.into_string().ok()).collect(),
         }
@@ -462,7 +444,7 @@ impl Suspended {
         (0..self.header.about.launched).for_each(|rank| leftovers::remove(&name, rank));
     }
 
-    /// The same, if it does not run. What is left of a run that was killed may take a moment to be gone.
+    /// The same, if it does not run. The rest of a killed run may take a moment to end.
     pub fn unless_running(self) -> Result<Suspended, Error> {
         let (begun, mut job) = (Instant::now(), self);
         while job.is_running {
@@ -482,16 +464,16 @@ impl Suspended {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
         };
-        // What others put there says nothing about the user's jobs.
+        // Other users' entries do not count.
         let own = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.uid() == geteuid().as_raw());
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(own).collect();
         paths.sort();
         let found = paths.iter().map(|path| Suspended::find(path));
         Ok(found
             .filter(|found| match found {
-                // Neither is one that runs and that nothing is written down of yet.
+                // Nor does a running job without a file yet.
                 Err(Error::Nothing(_) | Error::OnlyImages(..) | Error::InUse(_) | Error::OtherUser(..)) => false,
-                // The directory of somebody else.
+                // Another user's directory.
                 Err(Error::Io(_, error)) => error.kind() != io::ErrorKind::PermissionDenied,
                 _ => true,
             })
@@ -499,7 +481,7 @@ impl Suspended {
     }
 }
 
-/// A file that is being read by the agent that resumes the job. Nobody else can resume it as long as this is open.
+/// A file that the resuming agent reads. No other run can resume the job while this is open.
 pub struct Reader {
     opened: Opened,
     input: BufReader<File>,
@@ -549,7 +531,7 @@ impl Reader {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Puts the next section into `file`, which is empty or has holes only; or passes it over. Returns its length.
+    /// Copies the next section into `file`, which is empty or has holes only; or skips it. Returns its length.
     pub fn section(&mut self, file: Option<&File>) -> Result<u64, Error> {
         let mut buffer = vec![0u8; STEP];
         loop {
@@ -571,8 +553,8 @@ impl Reader {
         }
     }
 
-    /// After the last section: what has been read is what was written. Returns the directory, the key, and what keeps others from
-    /// resuming the job.
+    /// After the last section: verifies that all is as written. Returns the directory, the key, and the locks that keep
+    /// other runs from resuming the job.
     pub fn finish(mut self) -> Result<(Directory, Key, [File; 2]), Error> {
         let mut sum = [0u8; 32];
         self.take(&mut sum)?;
@@ -590,19 +572,19 @@ impl Reader {
     }
 }
 
-/// A sparse file to be written down, but for parts of it that nobody needs.
+/// A sparse file to copy, without its unneeded parts.
 #[derive(Default)]
 pub struct Section {
     /// None: it is empty.
     pub file: Option<File>,
-    /// How much of it, none: all.
+    /// How much of it; none: all.
     pub length: Option<u64>,
     /// In order.
     pub unneeded: Vec<Range<u64>>,
 }
 
 impl Section {
-    /// The standard input so far: where it is, and how much of it; none: there is none to be kept.
+    /// The standard input so far, its file and length; none: no input is kept.
     pub fn of_input(input: Option<(impl AsRef<Path>, u64)>) -> io::Result<Section> {
         Ok(Section {
             file: input.as_ref().map(|(path, _)| File::open(path)).transpose()?,
@@ -611,7 +593,7 @@ impl Section {
         })
     }
 
-    /// The next part from `at` on that may be other than zeros and is needed.
+    /// The next needed part from `at` on that may have other bytes than zeros.
     fn next(&self, mut at: u64) -> io::Result<Option<Range<u64>>> {
         let Some(file) = &self.file else { return Ok(None) };
         while let Some((start, end)) = next_data(file, self.length()?, at)? {
@@ -633,7 +615,7 @@ impl Section {
         Ok(self.length.map_or(whole, |length| length.min(whole)))
     }
 
-    /// Bytes that are no holes and are needed.
+    /// Bytes that are needed and not in holes.
     fn used(&self) -> io::Result<u64> {
         let (mut sum, mut at) = (0, 0);
         while let Some(part) = self.next(at)? {
@@ -649,15 +631,15 @@ pub struct Writer {
     key: Key,
     out: BufWriter<File>,
     hasher: blake3::Hasher,
-    /// What is left to be written, the next last.
+    /// The sections left, the next one last.
     sections: Vec<Section>,
-    /// Where the present section goes on.
+    /// The position in the present section.
     at: u64,
     bytes: u64,
 }
 
 impl Writer {
-    /// Begins the file in `directory`, with room for everything. `header.about.wave`: the job runs meanwhile.
+    /// Begins the file in `directory`, with room for everything. `header.about.wave`: the job keeps running.
     pub fn begin(directory: &Directory, key: &Key, header: &Header, mut sections: Vec<Section>) -> io::Result<Writer> {
         let name = if header.about.wave.is_some() { NEW_OF_WAVE } else { NEW };
         let file = directory.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)?;
@@ -697,7 +679,7 @@ impl Writer {
         self.put(bytes)
     }
 
-    /// Writes some more; false when there is no more.
+    /// Writes some more; false at the end.
     pub fn step(&mut self) -> io::Result<bool> {
         let Some(section) = self.sections.last() else {
             return Ok(false);
@@ -726,7 +708,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Brings all that has been written to the disk. Returns its length.
+    /// Brings all written bytes to the disk. Returns its length.
     pub fn sync(mut self) -> io::Result<u64> {
         let sum = self.hasher.finalize();
         self.put(sum.as_bytes())?;
@@ -737,7 +719,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Makes what has been written the job's file in `directory`, in place of an older one. Returns its length.
+    /// Makes the written file the job's file in `directory`, in place of an older one. Returns its length.
     pub fn finish(self, directory: &Directory) -> io::Result<u64> {
         let bytes = self.sync()?;
         name(directory, false)?;
@@ -747,16 +729,26 @@ impl Writer {
     }
 }
 
-/// Makes the file that has been written, and is on the disk, the job's file in `directory`: that of a wave or of a suspension. The name
-/// may not be on the disk yet.
+/// Makes the written and synced file the job's file in `directory`: that of a wave or of a suspension. The name may not
+/// be on the disk yet.
 pub fn name(directory: &Directory, is_of_wave: bool) -> io::Result<()> {
     directory.rename(if is_of_wave { NEW_OF_WAVE } else { NEW }, FILE)
 }
 
-/// Removes what has been written of files that will not be complete.
+/// Removes incomplete files.
 pub fn give_up(directory: &Directory) {
     let _ = directory.remove(NEW);
     let _ = directory.remove(NEW_OF_WAVE);
+}
+
+/// The job cannot be resumed from what has been written down; it may be written down again.
+pub fn forget(directory: &Directory) {
+    let _ = directory.remove(FILE);
+    give_up(directory);
+    if let Ok(directory) = directory.try_clone() {
+        // Nobody waits for the disk.
+        std::thread::spawn(move || directory.sync());
+    }
 }
 
 /// The job cannot be resumed any more.
@@ -766,7 +758,7 @@ pub fn remove(directory: &Directory) {
     printed::remove(directory);
 }
 
-/// The next part of the first `length` bytes of a sparse file from `at` on that may be other than zeros.
+/// The next part of the first `length` bytes of a sparse file, from `at` on, that may have other bytes than zeros.
 fn next_data(file: &File, length: u64, at: u64) -> io::Result<Option<(u64, u64)>> {
     use nix::errno::Errno;
     if at >= length {
@@ -785,7 +777,7 @@ fn next_data(file: &File, length: u64, at: u64) -> io::Result<Option<(u64, u64)>
     }
 }
 
-/// Room for so many bytes, where the file system can give it beforehand.
+/// Reserves room for so many bytes, where the file system can.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     use nix::errno::Errno;
     use nix::fcntl::{FallocateFlags, fallocate};

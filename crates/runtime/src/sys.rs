@@ -1,4 +1,4 @@
-//! What processes of the launcher ask of the system alike.
+//! System calls that several processes of the launcher need.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -16,14 +16,14 @@ pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that cannot be guessed.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Opens a file for what a process has no room for in memory. It never has a name, so nothing is left behind
+/// Opens a file for data that does not fit into a process's memory. It never has a name, so nothing is left behind
 /// however the job ends.
 pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
     let mut options = OpenOptions::new();

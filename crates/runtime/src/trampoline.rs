@@ -1,7 +1,6 @@
-//! `resurgo rank-exec`: what a rank's process does before it becomes the program.
+//! `resurgo rank-exec`: a rank's process before it becomes the program.
 //!
-//! The agent cannot do these things for it: they change the calling process, and some of them must
-//! happen after the fork.
+//! The agent cannot do these things for it: they change the calling process, and some must happen after the fork.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -20,7 +19,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
-use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
+use resurgo_wire::node_memory::{PROGRAM_FD, RANK_FDS, SURVIVOR_FD};
 
 use crate::note::Note;
 
@@ -29,10 +28,9 @@ pub const VERB: &str = "rank-exec";
 
 /// Becomes the program; returns only when that fails, with the exit code to use.
 ///
-/// Arguments: process id of the agent, `fixed` or `random` addresses, `soft:hard` limit of open files, the
-/// processors to run on (`0,2`; empty: any), `held` if the
-/// program's file is open as [`PROGRAM_FD`] or `path`, working directory, path of the file to execute, and the program's
-/// arguments from its name on.
+/// Arguments: process id of the agent; `fixed` or `random` addresses; `soft:hard` limit of open files; the processors
+/// to run on (`0,2`; empty: any); `held` if the program's file is open as [`PROGRAM_FD`], or `path`; working directory;
+/// path of the file to execute; and the program's arguments from its name on.
 pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
     match try_exec(arguments) {
         Ok(never) => match never {},
@@ -45,17 +43,18 @@ pub fn rank_exec(arguments: Vec<OsString>) -> i32 {
 
 enum Never {}
 
-/// Where the process of [`rank_restore`] finds its image file: no path leads there that somebody could have changed since it was opened.
+/// The descriptor of the image file for [`rank_restore`]: a path could lead to another file by now.
 pub const IMAGE_FILE_FD: i32 = PROGRAM_FD;
 
 /// The hidden verb.
 pub const RESTORE_VERB: &str = "rank-restore";
 
 /// `resurgo rank-restore`: becomes a rank again from an image file; returns only when that fails, with the exit code to use.
-/// The agent has been told why.
+/// The agent gets the reason.
 ///
-/// Arguments: process id of the agent, addresses, limit of open files and processors as above, name of the job, the digest of the
-/// image, why its file cannot be used (empty: it can, and is [`IMAGE_FILE_FD`]), and the file's path, for people.
+/// Arguments: process id of the agent, addresses, limit of open files and processors as above; name of the job; digest
+/// of the image; why its file cannot be used (empty: it can, and is [`IMAGE_FILE_FD`]); and the file's path, for
+/// people.
 pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
     let [agent, addresses, files, cpus, job, digest, unusable, path] = arguments.as_slice() else {
         eprintln!("resurgo: {RESTORE_VERB}: there are eight arguments");
@@ -80,7 +79,7 @@ pub fn rank_restore(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// A file that somebody has copied over another one may be whole, and still not the image that its name says.
+/// A file copied over another one may be intact, and still not the image that its name says.
 fn check_note(job: &OsStr, path: &Path, note: &str) -> Result<(), String> {
     let name = path.file_name().unwrap_or_default();
     let checked = Note::read(note).and_then(|note| note.must_be(&job.to_string_lossy(), &name.to_string_lossy()));
@@ -107,13 +106,13 @@ fn try_exec(arguments: Vec<OsString>) -> Result<Never, (i32, String)> {
     Err((code, format!("cannot execute {}: {error}", path.display())))
 }
 
-/// The path by which the program is executed: its own, or that of the held file where its own leads to another by now. The
-/// kernel puts the path on the new stack, so its length must not differ between lives.
+/// The path to execute: the program's own, or that of the held file where its own leads to another file now. The kernel
+/// puts the path on the new stack, so its length must not differ between lives.
 fn to_execute(path: &Path, is_held: bool) -> io::Result<(PathBuf, Option<File>)> {
     if !is_held {
         return Ok((path.to_path_buf(), None));
     }
-    // Opened once more, so that the program gets no descriptor of it.
+    // Opened once more: the program inherits no descriptor of it.
     let directory = Path::new("/proc/self/fd");
     let file = OpenOptions::new()
         .read(true)
@@ -133,7 +132,7 @@ fn to_execute(path: &Path, is_held: bool) -> io::Result<(PathBuf, Option<File>)>
 /// Longer than any path of a held file.
 const LONGEST_HELD: usize = 24;
 
-/// The same path with as many slashes before its last component as make it so long.
+/// The same path, with slashes before its last component up to this length.
 fn lengthened(path: &Path, length: usize) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
     let more = vec![b'/'; length.saturating_sub(bytes.len())];
@@ -143,7 +142,7 @@ fn lengthened(path: &Path, length: usize) -> PathBuf {
     }
 }
 
-/// What every life of a rank needs, whatever it begins from.
+/// The preparations for every life of a rank.
 fn prepare(
     agent: &OsStr,
     addresses: &OsStr,
@@ -168,14 +167,14 @@ fn prepare(
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
     }
     close_strangers(kept).map_err(|error| failed("list the open descriptors", &error))?;
-    // The launcher reads its signals from a descriptor and blocks them for that; the program gets them delivered.
+    // The launcher blocks its signals to read them from a descriptor; the program gets them delivered.
     SigSet::empty()
         .thread_set_mask()
         .map_err(|error| failed("unblock signals", &error))
 }
 
-/// From now on this process, and all that it starts, runs on these processors, if there are any. Where they have been taken
-/// away since the job began it runs where it may: that is better than not at all.
+/// Binds this process, and all that it starts, to these processors, if there are any. If they were taken away since
+/// the job began, it runs where it may: that is better than not at all.
 fn bind(cpus: &OsStr) {
     let mut set = CpuSet::new();
     let numbers = cpus.to_str().into_iter().flat_map(|cpus| cpus.split(','));
@@ -188,7 +187,7 @@ fn bind(cpus: &OsStr) {
     }
 }
 
-/// From its next program on this process has its memory at the same addresses in every life. Returns what was before.
+/// Gives this process's next program the same addresses in every life. Returns the previous setting.
 fn fix_addresses() -> nix::Result<Persona> {
     let now = personality::get()?;
     personality::set(now | Persona::ADDR_NO_RANDOMIZE)
@@ -204,22 +203,23 @@ pub fn has_legacy_layout() -> bool {
     personality::get().is_ok_and(|now| now.contains(Persona::ADDR_COMPAT_LAYOUT))
 }
 
-/// This process's next programs, and those of the processes that it starts, have the legacy layout of addresses or not.
+/// Sets whether the next programs of this process and its children have the legacy layout of addresses.
 pub fn set_legacy_layout(legacy: bool) -> nix::Result<()> {
     let mut wanted = personality::get()?;
     wanted.set(Persona::ADDR_COMPAT_LAYOUT, legacy);
     personality::set(wanted).map(|_| ())
 }
 
-/// Closes every descriptor but the standard ones, the one that is `kept` and the rank's own, so that the numbers of those which
-/// the program opens are the same in every life, whoever started the job.
+/// Closes every descriptor but the standard ones, the `kept` one and the rank's own. Then the program's descriptors
+/// have the same numbers in every life.
 fn close_strangers(kept: Option<i32>) -> io::Result<()> {
     let mut strangers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         if let Some(fd) = number
             && fd > 2
-            && ![PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD, NET_FD].contains(&fd)
+            && !RANK_FDS.contains(&fd)
+            && fd != SURVIVOR_FD
             && kept != Some(fd)
         {
             strangers.push(fd);

@@ -1,15 +1,17 @@
-//! The setting `auto`: message logging as in `process`, with images in waves. A rank that fails begins again alone, as under
-//! logging. Now and then all ranks return to the last complete wave, as they do when a replay differs from the record.
+//! The setting `auto`: message logging as in `process`, with images in waves. A failed rank begins again alone, as
+//! under logging. Now and then all ranks return to the last complete wave, as they do when a replay differs from the
+//! record.
 //!
-//! A wave stops every rank at a step of its own. When all stand still each is copied at a moment of its own, and goes on while
-//! others have yet to be copied. Nothing is drained: what is on its way when all stand still lies in the logs, between the
-//! receiver's copy and the sender's. A return cuts logs and records off where the wave was,
-//! before anybody reads them. Then every rank begins from its image, like any rank that has failed.
+//! A wave stops every rank at a step of its own. When all stand still each is copied at a moment of its own, and goes
+//! on while others have yet to be copied. Nothing is drained: messages on their way when all stand still stay in the
+//! logs, between the receiver's copy and the sender's. A return cuts logs and records off at the wave, before any rank
+//! reads them. Then every rank begins from its image, like any rank that has failed.
 //!
-//! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; here it is carried out. Groups of ranks have waves of
-//! their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
+//! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; this module carries it out. Groups of
+//! ranks have waves of their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
 
 pub(crate) mod nodes;
+pub(crate) mod parity;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,12 +26,12 @@ use crate::mutation::Mutation;
 use crate::process::{Process, State};
 use crate::world::{Event, World};
 
-/// Waves, as far as they are not the coordinator's.
+/// Waves, apart from the coordinator's part.
 #[derive(Debug)]
 pub(crate) struct Waves {
-    /// What the checkers knew at each wave, when all stood still; by unit and number.
+    /// The checkers' state at each wave, when all stood still; by unit and number.
     known: BTreeMap<(usize, u64), Checkers>,
-    /// Ranks that stand still for a wave, and have not been told to copy themselves.
+    /// Ranks that stand still for a wave, and have no order to copy themselves yet.
     standing: BTreeMap<Rank, u64>,
     /// Ranks that will be copied soon.
     to_copy: BTreeMap<Rank, u64>,
@@ -49,7 +51,7 @@ impl Waves {
 }
 
 impl World {
-    /// Tells the coordinator, and does what it wants.
+    /// Reports to the coordinator, and carries out its commands.
     pub(crate) fn coordinate(&mut self, fact: Fact) {
         self.coordinator.handle(fact, Duration::from_millis(self.now));
         while let Some(command) = self.coordinator.poll() {
@@ -70,7 +72,7 @@ impl World {
                 manner: Manner::Alone,
             } => self.coordinate(stopped(rank, number)),
             Command::Ask { rank, number, .. } => self.ranks[rank as usize].images.asked = Some(number),
-            // What its channels hold stays in the logs.
+            // Messages in its channels stay in the logs.
             Command::Drain { rank, number } => self.coordinate(Fact::Drained { rank, number, moved: 0 }),
             Command::Copy { rank, number } if self.waves.is_none() => {
                 match self.ranks[rank as usize].images.late.take() {
@@ -96,8 +98,12 @@ impl World {
             Command::Kill { rank, life } => self.kill(rank, life),
             Command::Reset => self.reset(),
             Command::Go { rank } => self.has_read(rank),
-            Command::LogsOfWave { number } => self.logs_of_wave(number),
-            Command::Replicate { rank, number, to } => self.replicate(rank, number, to),
+            Command::LogsOfWave { number, .. } => self.logs_of_wave(number),
+            Command::Replicate { rank, number, from, to } => self.replicate(rank, number, from, to),
+            Command::Encode { .. }
+            | Command::DropCopy { .. }
+            | Command::Rebuild { .. }
+            | Command::CollectSet { .. } => self.mind_parity(command),
             Command::Begin {
                 rank,
                 life,
@@ -112,21 +118,34 @@ impl World {
                     self.begins_together(rank, life, from);
                 }
             }
+            // The node is switched off.
+            Command::EndNode { node } => self.will_end(node),
+            Command::Left { node } if self.moves() => self.will_end(node),
+            Command::Left { node } => self.lose_node(node),
             Command::Returned { unit, wave } => self.has_returned(unit, wave),
-            Command::Write { rank, .. }
-            | Command::GiveUp { rank, .. }
-            | Command::Collect { rank, .. }
-            | Command::Forget { rank, .. } => self.ranks[rank as usize].images.carry_out(command),
-            // What the dispatcher says then.
+            Command::Forget { rank, .. } => {
+                self.ranks[rank as usize].images.carry_out(command);
+                if self.waves.is_some() || self.moves() {
+                    self.will_collect(rank);
+                }
+            }
+            Command::Write { rank, .. } | Command::GiveUp { rank, .. } | Command::Collect { rank, .. } => {
+                self.ranks[rank as usize].images.carry_out(command)
+            }
+            // The dispatcher's answer.
             Command::CannotRecoverAlone { rank } => self.coordinate(Fact::Return { rank }),
             Command::Fail(ref cause) => self.failure = Some(cause.to_string()),
             _ => {}
         }
     }
 
-    /// The job cannot go on, if so.
+    /// An error if the job cannot go on.
     pub(crate) fn goes_on(&mut self) -> Result<(), Violation> {
         match self.failure.take() {
+            Some(_) if self.nodes.imageless.is_some() => {
+                self.logging.lost = self.nodes.imageless;
+                Ok(())
+            }
             Some(why) => violation(KEPT, why),
             None => Ok(()),
         }
@@ -140,13 +159,13 @@ impl World {
         }
     }
 
-    /// The newest wave of the unit of `rank` that has been complete; 0: none.
+    /// The newest complete wave of the unit of `rank`; 0: none.
     pub(crate) fn newest_wave(&self, rank: Rank) -> u64 {
         let complete = &self.ranks[rank as usize].images.complete;
         complete.last().map_or(0, |(number, _)| *number)
     }
 
-    /// Perhaps a wave is asked for. Whether `rank` stands still for one.
+    /// Perhaps asks for a wave. Returns whether `rank` stands still for one.
     pub(crate) fn stands_still(&mut self, rank: Rank) -> bool {
         let asked = self.imaging.one_in.is_some_and(|n| self.random.one_in(n));
         let members = self.members(rank);
@@ -160,8 +179,10 @@ impl World {
         };
         let ready = matches!(&self.ranks[rank as usize].state, State::Up(life) if life.subject.may_checkpoint());
         if !ready {
-            let reason = "it repeats what it has done".to_string();
-            self.coordinate(Fact::Refused { rank, number, reason });
+            // Its deliveries may become stable in time.
+            if !self.moves() || self.random.one_in(20) {
+                self.refuse_wave(rank);
+            }
             return false;
         }
         let at_once = self.is(Mutation::CopyWhenStopped);
@@ -171,6 +192,14 @@ impl World {
         }
         self.stand_still(rank, number);
         !at_once
+    }
+
+    /// `rank` cannot be copied for the wave that it has been asked for, if any.
+    pub(crate) fn refuse_wave(&mut self, rank: Rank) {
+        if let Some(number) = self.ranks[rank as usize].images.asked {
+            let reason = "it repeats what it has done".to_string();
+            self.coordinate(Fact::Refused { rank, number, reason });
+        }
     }
 
     fn want_wave(&mut self, rank: Rank) {
@@ -185,6 +214,12 @@ impl World {
             waves.standing.insert(rank, number);
         }
         self.coordinate(stopped(rank, number));
+    }
+
+    /// `rank` stands still for a wave.
+    pub(crate) fn is_standing(&self, rank: Rank) -> bool {
+        let waves = self.waves.as_ref();
+        waves.is_some_and(|waves| waves.standing.contains_key(&rank) || waves.to_copy.contains_key(&rank))
     }
 
     /// All ranks of the unit of `rank` stand still, or have finished: each is copied before long.
@@ -205,7 +240,7 @@ impl World {
         if is_first {
             self.note(|| format!("all stand still for wave {number}"));
         }
-        // A broken variant has copied them when they stopped.
+        // A broken variant copied them when they stopped.
         if is_copied {
             return self.coordinate(copied(rank, number, true));
         }
@@ -240,12 +275,13 @@ impl World {
         }
     }
 
-    /// Every rank has finished, and the group of `rank` takes a wave more if all are still there.
+    /// Every rank has finished: the group of `rank` takes one more wave if all are still there.
     pub(crate) fn last_wave(&mut self, rank: Rank) {
         let members = self.members(rank);
         let has_time = |rank: &Rank| {
             let process = &self.ranks[*rank as usize];
-            process.finished && process.images.writing.is_none()
+            let is_stable = matches!(&process.state, State::Up(life) if life.subject.may_checkpoint());
+            process.finished && process.images.writing.is_none() && is_stable
         };
         if !members.iter().all(has_time) || self.coordinator.is_in_wave(rank) {
             return;
@@ -258,7 +294,7 @@ impl World {
         }
     }
 
-    /// The wave will not become complete: whoever stands still for it goes on.
+    /// The wave will not become complete: ranks that stand still for it go on.
     fn abandon(&mut self, rank: Rank, number: u64) {
         self.ranks[rank as usize].images.asked = None;
         let Some(waves) = &mut self.waves else { return };
@@ -304,17 +340,18 @@ impl World {
         }
     }
 
-    /// Perhaps what fails is not a process: a copy, or a node.
+    /// Perhaps another thing than a process fails: a copy, or a node.
     pub(crate) fn loses_more(&mut self) -> bool {
         match () {
             () if self.random.one_in(6) => self.lose_copy(),
-            () if self.nodes.are() && self.random.one_in(3) => self.lose_node(),
+            () if self.nodes.are() && self.random.one_in(3) => self.lose_some_nodes(),
+            () if self.nodes.are() && !self.rules.hierarchical && self.random.one_in(4) => self.leave_some_node(),
             () => return false,
         }
         true
     }
 
-    /// A copy of some rank is lost, with what it was writing.
+    /// A rank's copy is lost, with the file that it was writing.
     fn lose_copy(&mut self) {
         let rank = self.random.below(self.ranks.len() as u64) as Rank;
         let images = &mut self.ranks[rank as usize].images;
@@ -332,7 +369,7 @@ impl World {
         });
     }
 
-    /// All ranks return to the last complete wave, or to the beginning if there has been none.
+    /// Returns all ranks to the last complete wave, or to the beginning if there is none.
     pub(crate) fn return_all(&mut self) {
         self.note(|| "all return".into());
         self.coordinate(Fact::Return { rank: 0 });
@@ -351,7 +388,7 @@ impl World {
         self.coordinate(Fact::NotBegun { rank, life });
     }
 
-    /// Everything that ranks share begins anew.
+    /// All shared state of ranks begins anew.
     fn reset(&mut self) {
         self.nothing_is_lacking();
         for process in &mut self.ranks {
@@ -363,7 +400,7 @@ impl World {
         }
     }
 
-    /// The rank will begin from this image, and so will all of its unit: it makes its part of what they share what it was.
+    /// The rank will begin from this image, and so will its whole unit: restores its part of the shared state.
     fn begins_together(&mut self, rank: Rank, life: u64, from: From) {
         if let Some(alone) = self.waves.as_ref().and_then(|waves| waves.alone)
             && alone != rank
@@ -386,7 +423,7 @@ impl World {
         }
     }
 
-    /// Everything that the rank has sent after this wave is void, and will not be heard of.
+    /// All sends of the rank after this wave are void, and no rank will see them.
     fn rewind(&mut self, rank: Rank, number: u64) {
         if !self.is(Mutation::CutWhenRestarted) {
             self.cut(rank, number);
@@ -415,7 +452,7 @@ impl World {
         self.checkers.returned(known, wave == 0);
     }
 
-    /// What the logs and the record of `rank` hold beyond its image of this wave is void.
+    /// Entries in the logs and the record of `rank` beyond its image of this wave are void.
     pub(crate) fn cut(&mut self, rank: Rank, number: u64) {
         let size = self.ranks.len();
         let (keep_logs, keep_record) = (self.is(Mutation::LogsKeepFuture), self.is(Mutation::RecordKeepsFuture));

@@ -1,8 +1,8 @@
 //! Causal message logging in the run. Wires carry piggybacks, new lives collect what others know of them, and stable
 //! clocks travel between event loggers and ranks.
 //!
-//! The sender computes a piggyback when its frame leaves, also when it leaves again. The receiver takes it in when the
-//! frame arrives. It is encoded and decoded as in a real job. A new life asks everybody at once ([`Collection`]).
+//! The sender computes a piggyback when its frame leaves, each time. The receiver takes it in when the frame arrives.
+//! It is encoded and decoded as in a real job. A new life asks all ranks at once ([`Collection`]).
 
 use resurgo_protocol::causal::{Answer, Collection, Error, Piggyback, Reduction};
 use resurgo_protocol::{Causal, Rank};
@@ -17,10 +17,10 @@ use crate::process::{Recovery, State};
 use crate::random::{Random, mix};
 use crate::world::{Event, World};
 
-/// How ranks learn what event loggers other than their own have.
+/// How ranks learn the clocks of event loggers other than their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// Loggers tell one another, and ranks what they have been told.
+    /// Loggers tell one another, and pass these clocks on to ranks.
     Multicast,
     /// Loggers tell all ranks.
     Broadcast,
@@ -56,7 +56,7 @@ pub(crate) struct Flavour {
 }
 
 impl Flavour {
-    /// As asked for, or by chance.
+    /// As configured, or by chance.
     pub fn new(seed: u64, reduction: Reduction, loggers: Option<Loggers>) -> Self {
         let mut random = Random::new(mix(seed, 3));
         let loggers = loggers.unwrap_or_else(|| Loggers {
@@ -75,7 +75,7 @@ impl Flavour {
     }
 }
 
-/// What the piggybacks of a run came to.
+/// The piggybacks of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Piggybacks {
     pub messages: u64,
@@ -88,7 +88,7 @@ pub struct Piggybacks {
 }
 
 impl Piggybacks {
-    /// Those of another run too.
+    /// Adds those of another run.
     pub fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.empty += other.empty;
@@ -105,12 +105,14 @@ impl World {
             .map_or(Reduction::Vcausal, |flavour| flavour.reduction)
     }
 
-    /// What message (from → to), sent after delivery `after`, carries; nothing under other protocols.
-    pub(crate) fn piggyback(&mut self, from: Rank, to: Rank, after: u64) -> Vec<u8> {
+    /// The piggyback of message `ssn` (from → to), sent after delivery `after`; empty under other protocols.
+    pub(crate) fn piggyback(&mut self, from: Rank, to: Rank, ssn: u64, after: u64) -> Vec<u8> {
         if self.rules.causal.is_none() {
             return Vec::new();
         }
+        let moves = self.moves();
         let piggyback = match &mut self.ranks[from as usize].state {
+            State::Up(life) if moves => life.subject.piggyback_of(to, ssn),
             State::Up(life) => life.subject.piggyback(to),
             _ => Piggyback::default(),
         };
@@ -125,7 +127,7 @@ impl World {
         bytes
     }
 
-    /// A frame arrives at `rank`: takes in what it carries; returns the deliveries that its sender had made.
+    /// A frame arrives at `rank`: takes in its piggyback; returns the deliveries that its sender had made.
     pub(crate) fn absorb(&mut self, rank: Rank, from: Rank, bytes: &[u8]) -> Result<u64, Violation> {
         let (clock, mut piggyback) = match piggyback::decode(self.reduction(), bytes) {
             Ok(decoded) => decoded,
@@ -150,7 +152,7 @@ impl World {
         taken.or_else(|error| violation(NO_ORPHAN, error.to_string()))
     }
 
-    /// Images cover the first `base` deliveries of `of`, as `rank` hears.
+    /// `rank` learns that images cover the first `base` deliveries of `of`.
     pub(crate) fn hear_base(&mut self, rank: Rank, of: Rank, base: u64) {
         let forgets = !self.is(Mutation::KeepEvents);
         match &mut self.ranks[rank as usize].state {
@@ -163,14 +165,14 @@ impl World {
         }
     }
 
-    /// An event logger, or what one has told, says how far deliveries are stable.
+    /// `rank` learns how far deliveries are stable, from an event logger, directly or not.
     pub(crate) fn hear_clocks(&mut self, rank: Rank, clocks: &[u64]) {
         if let Some(life) = self.ranks[rank as usize].life() {
             life.subject.stable(clocks);
         }
     }
 
-    /// A life that lost its node asks everybody what is known of it.
+    /// A life that lost its node asks all ranks what they know of it.
     pub(crate) fn begin_collection(&mut self, rank: Rank, image: Option<&Image>) -> Option<Box<Collection>> {
         let flavour = self.rules.causal?;
         let known = image.and_then(|image| image.life.subject.causal.clone());
@@ -201,7 +203,7 @@ impl World {
         }
     }
 
-    /// `by`, in a life that is `new` here, has asked: it is told at once, and again when there is more to tell.
+    /// `by`, in a life that is `new` here, has asked: it gets an answer at once, and again when there is more.
     pub(crate) fn asked_by(&mut self, rank: Rank, by: Rank, new: bool) {
         self.forget_exchanged(rank, by);
         let process = &mut self.ranks[rank as usize];
@@ -218,7 +220,7 @@ impl World {
                 asked.push(by);
             }
             if new {
-                // It has not heard the question.
+                // That rank has not got the question.
                 seen[by as usize] = None;
                 self.connect(rank, by);
             }
@@ -301,7 +303,7 @@ impl World {
         self.advance_collection(rank)
     }
 
-    /// Tells those who have asked what there is to tell now; begins the life when nothing is missing.
+    /// Answers those that have asked, as far as possible now; begins the life when it has everything.
     pub(crate) fn advance_collection(&mut self, rank: Rank) -> Result<(), Violation> {
         let State::Recovering(recovery) = &mut self.ranks[rank as usize].state else {
             return Ok(());
@@ -321,7 +323,7 @@ impl World {
         self.start_when_told(rank)
     }
 
-    /// All that is known of the deliveries of `rank` has been collected.
+    /// All known deliveries of `rank` are collected.
     fn take_record(&mut self, rank: Rank) -> Result<(), Violation> {
         let process = &mut self.ranks[rank as usize];
         let State::Recovering(recovery) = &mut process.state else {
@@ -332,7 +334,7 @@ impl World {
         };
         let mut record = collection.record(recovery.above.rclock);
         if let (None, [(_, only)]) = (&record, &process.images.complete[..]) {
-            // There were two before, and what the older one covered has been dropped.
+            // There were two before, and what the older one covered is dropped.
             recovery.above = only.cursor();
             record = collection.record(recovery.above.rclock);
         }
@@ -353,7 +355,7 @@ impl World {
         Ok(())
     }
 
-    /// Event logger `site` may know more than before: others are told.
+    /// Event logger `site` may know more than before: tells others.
     pub(crate) fn spread_clocks(&mut self, site: usize) {
         let Some(flavour) = self.rules.causal else { return };
         let Some(logger) = &self.logging.sites[site].state else {
@@ -382,7 +384,7 @@ impl World {
         }
     }
 
-    /// Every rank that runs knows, of all that it depends on, what is not stable; and no rank holds for stable what is not.
+    /// Every running rank knows all unstable deliveries that it depends on, and takes no unstable delivery for stable.
     pub(crate) fn check_knowledge(&mut self) -> Result<(), Violation> {
         if self.rules.causal.is_none() {
             return Ok(());

@@ -1,5 +1,6 @@
-//! The setting `channel-memory`: ranks that talk only to channel memories, over connections of their own making. A crash takes away
-//! everything of the rank but its images. On each connection, what is on its way arrives up to some moment.
+//! The setting `channel-memory`: ranks that talk only to channel memories, over connections of their own making. A
+//! crash takes everything of the rank but its images. On each connection, messages on their way arrive up to some
+//! moment.
 //!
 //! Connections keep order, and are as fast as they like, each for itself. Channel memories do not fail: with one the job ends.
 
@@ -15,7 +16,6 @@ use resurgo_protocol::group::Groups;
 use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::{Coordinator, Fact, Rank, Tolerate};
 
-use crate::causal::Piggybacks;
 use crate::checkers::{Checkers, KEPT, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::kept::KeptImages;
 use crate::mutation::Mutation;
@@ -86,9 +86,9 @@ enum Event {
     ToRank(usize, Rank, u64, ToRank),
     /// The memory serves a life what it has not served yet, or a part of it.
     Serve(usize, Rank, u64),
-    /// The image that this life of the rank has taken is complete.
+    /// The image taken by this life of the rank is complete.
     ImageComplete(Rank, u64),
-    /// This life of the rank says what may be forgotten.
+    /// This life of the rank reports what may be forgotten.
     Collect(Rank, u64),
     LastImages(Rank),
 }
@@ -109,7 +109,7 @@ struct Process {
     up: bool,
     finished: bool,
     life: Option<Box<Life>>,
-    /// Per memory, what it has said of former lives.
+    /// Per memory, its report on former lives.
     welcomes: Vec<Option<Admission>>,
     /// Served and not delivered.
     inbox: VecDeque<Served>,
@@ -117,16 +117,16 @@ struct Process {
     arrives: Vec<(u64, u64)>,
     /// Frames to memories that have not arrived.
     under_way: u64,
-    /// Per former life and memory, the time after which what is on its way is lost.
+    /// Per former life and memory, the time after which messages on their way are lost.
     cuts: Vec<Vec<u64>>,
     /// A broken variant's report that waits for the next send.
     late: Option<ToMemory>,
-    /// Memories that have yet to say that they have everything: it stands still.
+    /// Memories that have yet to confirm everything: the rank stands still.
     to_sync: usize,
     images: KeptImages<Image>,
-    /// That are to be taken when the programs have ended.
+    /// Images to take when the programs have ended.
     images_due: usize,
-    /// What the present life begins from.
+    /// The image that the present life begins from.
     from: Option<Image>,
 }
 
@@ -151,7 +151,7 @@ struct World {
     memories: Vec<ChannelMemory<Content>>,
     ranks: Vec<Process>,
     coordinator: Coordinator,
-    /// Why the job cannot go on, as the coordinator says.
+    /// Why the job cannot go on, from the coordinator.
     failure: Option<String>,
     // How rough the run is; times are in ticks, and each is the longest.
     pace: u64,
@@ -159,16 +159,16 @@ struct World {
     repair: u64,
     crash_one_in: u64,
     failures_left: u64,
-    /// Events before the first failure that chance brings.
+    /// Events before the first random failure.
     calm: u64,
-    /// Ranks like to crash while they join and replay.
+    /// Ranks tend to crash while they join and replay.
     spiteful: bool,
     crashes: u64,
     /// How often an image is asked for, in steps of a rank.
     image_one_in: Option<u64>,
     /// The longest that one is being written.
     image_time: u64,
-    /// The program has ended everywhere; the last images are taken.
+    /// All programs have ended; ranks take their last images.
     closing: bool,
     images: u64,
     from_images: u64,
@@ -176,7 +176,7 @@ struct World {
     trace: Trace,
 }
 
-/// Runs `seed`. With `trace`, what comes back carries the last events.
+/// Runs `seed`. With `trace`, the report has the last events.
 pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
     let mut world = World::new(seed, options, trace);
     world.run().map_err(|violation| Failure {
@@ -220,7 +220,11 @@ impl World {
                 units: Groups::one(size),
                 groups: Grouping::One,
                 files: true,
-                partners: false,
+                replicas: 0,
+                parity: None,
+                seed: 0,
+                moves: false,
+                keeps_logs: false,
                 local_copies: true,
                 groups_at_once: 1,
             }),
@@ -308,16 +312,14 @@ impl World {
             outcome: Outcome::Finished {
                 answers: self.checkers.replay_alone(&self.job)?,
             },
-            ranks: self.ranks.len(),
             events,
             deliveries: self.checkers.deliveries(),
             crashes: self.crashes,
-            logger_crashes: 0,
             images: self.images,
             from_images: self.from_images,
             fallbacks: self.fallbacks,
-            piggybacks: Piggybacks::default(),
             trace: self.trace.take(),
+            ..Report::nothing_yet(self.ranks.len())
         })
     }
 

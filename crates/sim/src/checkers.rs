@@ -1,4 +1,4 @@
-//! What must always hold, checked after every event from a view of the whole system that no rank has.
+//! The invariants, checked after every event from a view of the whole system that no rank has.
 //!
 //! The checkers share no code with the protocol: they count reads, deliveries and sends themselves. Per rank they
 //! keep its *history*, the deliveries and sends that count. These are those of the current life and, while it replays,
@@ -19,7 +19,7 @@ pub const MAX_RANKS: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{rule}: {what}")]
 pub struct Violation {
-    /// The invariant, by its name in the list of what must always hold.
+    /// The name of the invariant.
     pub rule: &'static str,
     pub what: String,
 }
@@ -72,19 +72,19 @@ struct History {
     sends: Vec<Vec<Send>>,
     // The current life.
     up: bool,
-    /// The record has been read: `deliveries` holds nothing that the life will not make.
+    /// The rank has read its record: `deliveries` holds nothing that the life will not make.
     knows_record: bool,
     rclock: u64,
     reads: u64,
     delivered: Vec<u64>,
     sent: Vec<u64>,
     published: Vec<u64>,
-    /// Per destination, the last send that has ever left.
+    /// Per destination, the last send that ever left.
     visible: Vec<u64>,
     past: Past,
     /// Most deliveries that an event logger has ever stored for this history.
     ever_stored: u64,
-    /// Deliveries that the present event logger stores, or that it was told are covered.
+    /// Deliveries that the present event logger stores, or knows to be covered.
     stored: u64,
     /// Deliveries that no recovery will ask for: images cover them.
     covered: u64,
@@ -92,7 +92,7 @@ struct History {
     image: u64,
 }
 
-/// Where a life stands in its rank's history, as an image of it must remember.
+/// A life's position in its rank's history, for an image of it.
 #[derive(Debug, Clone)]
 pub struct Standing {
     rclock: u64,
@@ -118,7 +118,7 @@ impl Standing {
 pub struct Checkers {
     tolerate: Tolerate,
     memory_survives: bool,
-    /// Sends do not wait for anything.
+    /// Sends wait for nothing.
     causal: bool,
     histories: Vec<History>,
 }
@@ -329,13 +329,13 @@ impl Checkers {
         history.stored = history.stored.max(rclock);
     }
 
-    /// What is before delivery `rclock + 1` of `rank` is being dropped.
+    /// The deliveries of `rank` before `rclock + 1` are being dropped.
     pub fn collects(&mut self, rank: Rank, rclock: u64) {
         let history = self.of(rank);
         history.covered = history.covered.max(rclock);
     }
 
-    /// What an image of `rank`, taken now, must remember.
+    /// The position for an image of `rank` that is taken now.
     pub fn standing(&self, rank: Rank) -> Standing {
         let history = &self.histories[rank as usize];
         Standing {
@@ -352,7 +352,7 @@ impl Checkers {
         self.of(rank).stored = 0;
     }
 
-    /// Deliveries of `rank` that its event logger stores, or that it was told are covered.
+    /// Deliveries of `rank` that its event logger stores, or knows to be covered.
     pub fn stored_by_logger(&self, rank: Rank) -> u64 {
         self.histories[rank as usize].stored
     }
@@ -363,7 +363,7 @@ impl Checkers {
         history.stored >= history.ever_stored.max(required)
     }
 
-    /// Causal logging: what `rank`, which runs, knows of everybody's deliveries, and holds for stable.
+    /// Causal logging: the deliveries of all ranks that `rank`, which runs, knows, and takes for stable.
     pub fn knows(&self, rank: Rank, latest: &[u64], stable: &[u64]) -> Result<(), Violation> {
         let past = &self.histories[rank as usize].past;
         for (other, history) in self.histories.iter().enumerate() {
@@ -405,7 +405,8 @@ impl Checkers {
         history.image = 0;
     }
 
-    /// All ranks, which are down, return to where everything was as `known`. `begins`: that is the beginning, and nothing has been dropped.
+    /// All ranks, which are down, return to the state `known`. `begins`: that is the beginning, and nothing was
+    /// dropped.
     pub fn returned(&mut self, known: Self, begins: bool) {
         let former = std::mem::replace(self, known);
         for (history, former) in self.histories.iter_mut().zip(former.histories) {
@@ -490,8 +491,8 @@ impl Checkers {
         Ok(())
     }
 
-    /// What depends on more than the first `len` deliveries of `rank` will never have been: ranks that are down, or do not
-    /// know yet what they repeat, must not repeat it.
+    /// States that depend on more than the first `len` deliveries of `rank` never count. Ranks that are down, or do not
+    /// know yet what they repeat, must not repeat them.
     fn void(&mut self, rank: Rank, len: u64) {
         for history in self.histories.iter_mut().filter(|history| !history.knows_record) {
             let left = history
@@ -502,8 +503,8 @@ impl Checkers {
         }
     }
 
-    /// A later life of `rank` begins to run: all that it has been told is kept, the rest of its history is void.
-    /// Without an image it begins at the beginning.
+    /// A later life of `rank` begins to run: what it knows stays, the rest of its history is void. Without an image
+    /// it begins at the beginning.
     pub fn life_starts(&mut self, rank: Rank, image: Option<&Standing>, sent_before: &[u64]) -> Result<(), Violation> {
         let record = self.of(rank).deliveries.len() as u64;
         for to in 0..self.histories.len() as Rank {
@@ -568,8 +569,8 @@ impl Checkers {
         Ok(())
     }
 
-    /// What is left of a rank's deliveries whatever fails next: all while its life lasts or replays, and what is
-    /// stored when it is down.
+    /// The deliveries of a rank that survive any next failure: all while its life lasts or replays, and the stored
+    /// ones when it is down.
     fn deliveries_that_count(&self, rank: Rank) -> &[Delivery] {
         let history = &self.histories[rank as usize];
         if history.knows_record || self.memory_survives {

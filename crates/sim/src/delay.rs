@@ -1,5 +1,5 @@
 //! The effective delay of a checkpoint (Gao 2007, §5 and Figures 3 to 6): model programs around the real [`Wave`],
-//! [`Turn`] and [`Buffer`]. Ranks stand still, group after group, until their images are in a store that all share.
+//! [`Turn`] and [`Buffer`]. Ranks stand still, group after group, until their images are in a shared store.
 //!
 //! No failures, no checkers, and nothing is saved. Time on the network, in the programs and in the store is modelled.
 
@@ -23,20 +23,20 @@ pub struct Run {
     pub ranks: Rank,
     /// Ranks that are checkpointed together.
     pub group: Rank,
-    /// When the checkpoint is asked for, in nanoseconds; none: never.
+    /// When the checkpoint is requested, in nanoseconds; none: never.
     pub moment: Option<u64>,
     pub costs: Costs,
     pub storage: Storage,
 }
 
-/// What it came to, in nanoseconds (§5).
+/// The result, in nanoseconds (§5).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     /// Until the last rank ended.
     pub run: u64,
     /// Of the wave, from the request to the last image; 0: the program was over before.
     pub total: u64,
-    /// For which a rank stood still, at most.
+    /// The longest standstill of a rank.
     pub individual: u64,
 }
 
@@ -54,7 +54,7 @@ pub enum Error {
 }
 
 enum Happening {
-    /// The computation that a rank was in is over, if it has not stopped since.
+    /// A rank's computation is over, if it has not stopped since.
     Computed {
         rank: Rank,
         pause: u64,
@@ -69,14 +69,14 @@ enum Happening {
         what: Order,
     },
     ToCoordinator(Report),
-    /// Images may be in the store, if nobody has begun or ended to write since.
+    /// Images may be in the store, if no rank has begun or ended to write since.
     Stored(u64),
 }
 
-/// What the coordinator says to a rank.
+/// The coordinator's order to a rank.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Whose turn it is: stop, or hold back what must not pass.
+    /// The turn: stop, or hold back messages that must not pass.
     Turn(Turn),
     Drain,
     Copy,
@@ -100,7 +100,7 @@ enum State {
     Computing(u64),
     /// For a message of this rank.
     Receiving(Rank),
-    /// For a message of its own that must not pass now and that the buffer does not take.
+    /// For a message of its own that must not pass now and does not fit into the buffer.
     Sending,
     Ended,
 }
@@ -111,17 +111,17 @@ struct Process {
     state: State,
     /// Since when it stands still.
     standing: Option<u64>,
-    /// How often it has; what it did before is not in the queue any more.
+    /// How often it has stood still; its events from before are void.
     pauses: u64,
     seen: Turn,
     deferred: VecDeque<Deferred>,
     buffer: Buffer,
-    /// Messages that have been sent to it, and that have come.
+    /// Messages sent to it, and those that have arrived.
     announced: u64,
     arrived: u64,
     /// Not asked for yet, by source.
     unclaimed: HashMap<Rank, u64>,
-    /// Messages that have come since it began to drain.
+    /// Messages that arrived since it began to drain.
     draining: Option<u64>,
     free_at: u64,
 }
@@ -141,7 +141,7 @@ struct World {
 /// Makes the run.
 ///
 /// # Errors
-/// The program does not run on so many ranks, or they cannot be in such groups.
+/// The program does not run on so many ranks, or not in such groups.
 pub fn run(run: Run) -> Result<Times, Error> {
     let Run {
         program, ranks, group, ..
@@ -233,7 +233,7 @@ impl World {
                 State::Sending if process.deferred.iter().any(|message| !message.is_copied) => return,
                 State::Computing(_) | State::Sending => {}
             }
-            // What it was in is over.
+            // Its last computation is over.
             process.state = State::Computing(now);
             let Some(step) = process.steps.pop_front() else {
                 let (program, ranks) = (self.run.program, self.run.ranks);
@@ -288,7 +288,7 @@ impl World {
             .push(at + self.run.costs.latency, Happening::Arrive { from, to });
     }
 
-    /// Whose turn it is has changed: what may pass now leaves, in order.
+    /// The turn has changed: messages that may pass now leave, in order.
     fn send_deferred(&mut self, rank: Rank) {
         for message in std::mem::take(&mut self.processes[rank as usize].deferred) {
             if !self.passes(rank, message.to) {
@@ -333,7 +333,7 @@ impl World {
         self.queue.push(at, Happening::ToCoordinator(report));
     }
 
-    /// Everybody hears whose turn it is, or that the wave is over.
+    /// Tells all ranks whose turn it is, or that the wave is over.
     fn tell_turn(&mut self) {
         let turn = self.wave.as_ref().map_or(Turn { wave: 1, group: 0 }, |wave| Turn {
             wave: wave.number(),
@@ -373,7 +373,7 @@ impl World {
         process.pauses += 1;
     }
 
-    /// Nobody sends it anything more: what is on its way is all.
+    /// No rank sends it more: only messages on their way are left.
     fn drain(&mut self, rank: Rank) {
         let process = &mut self.processes[rank as usize];
         if process.arrived == process.announced
@@ -399,7 +399,7 @@ impl World {
             self.report(Report::Copied(rank));
             let process = &mut self.processes[rank as usize];
             if let State::Computing(until) = process.state {
-                // It does the rest of what it was about.
+                // It does the rest of its work.
                 let left = (until + stood).saturating_sub(now);
                 self.compute(rank, left);
             }

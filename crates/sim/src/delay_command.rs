@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::delay::{Error, Program, Run, run};
 use resurgo_sim::study::Costs;
 
-use crate::study_command::{list, scaled, scaled_list};
+use crate::command::{list, print, scaled, scaled_list};
 
 const USAGE: &str =
     "usage: resurgo-sim delay [--program groups|linpack] [--ranks COUNT] [--communication LIST] [--groups LIST]
@@ -168,5 +168,5 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
 }
 
 pub fn delay(words: impl Iterator<Item = String>) -> ExitCode {
-    crate::print(parse(words), USAGE, lines)
+    print(parse(words), USAGE, lines)
 }

@@ -1,8 +1,8 @@
-//! How faults slow down a job whose images all go to one server, and at which rate it makes no more progress.
-//! It is a model program around the real [`Pessimistic`], [`Wave`] and [`Cut`] (Bouteiller 2006, §IV.C.2 and Figure 9).
+//! How faults slow down a job whose images all go to one server, and at which rate it makes no more progress. It is a
+//! model program around the real [`Pessimistic`], [`Wave`] and [`Cut`] (Bouteiller 2006, §IV.C.2 and Figure 9).
 //!
-//! A fault takes a node with its process, its disk and what was on its way to and from it; another takes its place at once.
-//! No checkers. Time on the network, in the program and in the store is modelled.
+//! A fault takes a node with its process, its disk and its messages on their way; another replaces it at once. No
+//! checkers. Time on the network, in the program and in the store is modelled.
 
 mod logging;
 mod waves;
@@ -18,14 +18,14 @@ use crate::store::{Storage, Store};
 use crate::study::{Costs, HEAD, Kernel, Step, leave};
 use logging::Log;
 
-/// What makes the job survive.
+/// The protocol that makes the job survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Pessimistic message logging with an event logger; one rank's image after the other, without a pause.
     Pessimistic,
-    /// Waves of images of all ranks, to which all return.
+    /// Waves of images of all ranks, to which all ranks return.
     ChandyLamport {
-        /// Images lie on the ranks' own disks, too; only who has lost its disk reads the server.
+        /// Images are on the ranks' own disks, too; only a rank that has lost its disk reads the server.
         local_copies: bool,
     },
 }
@@ -40,7 +40,7 @@ pub struct Run {
     pub rounds: u64,
     /// From one fault to the next; none: there are none.
     pub interval: Option<u64>,
-    /// Which ranks they hit.
+    /// The seed that picks the ranks.
     pub seed: u64,
     /// When the run is given up.
     pub limit: u64,
@@ -52,7 +52,7 @@ pub struct Run {
     pub pause: u64,
 }
 
-/// What it came to.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// When the last rank ended; none: not before the limit.
@@ -77,7 +77,7 @@ enum Happening {
     },
     Arrive(Message),
     Fault,
-    /// An image may be in the store; from it.
+    /// An image may be in the store; or be read from it.
     Stored(u64),
     Fetched(u64),
     /// From the rank's own disk.
@@ -85,7 +85,7 @@ enum Happening {
         rank: Rank,
         life: u64,
     },
-    /// A rank hears of a wave.
+    /// A rank learns of a wave.
     Asked {
         rank: Rank,
         life: u64,
@@ -125,7 +125,7 @@ enum Doing {
     Ended,
 }
 
-/// What an image holds.
+/// The contents of an image.
 #[derive(Clone)]
 struct Point {
     steps: VecDeque<Step>,
@@ -142,21 +142,21 @@ struct Point {
 
 struct Process {
     point: Point,
-    /// The last complete image, and the one that is on its way; none: the beginning.
+    /// The last complete image, and the one on its way; none: the beginning.
     image: Option<Point>,
     copy: Option<Point>,
     is_up: bool,
     life: u64,
-    /// How many computations it has begun, and when the last.
+    /// The number of computations begun, and when the last.
     computations: u64,
     begun: u64,
-    /// Messages that have come, by source; and those that lie behind a cut that is not its own.
+    /// Arrived messages, by source; and those behind a cut that is not the rank's own.
     arrived: Vec<u64>,
     early: Vec<Message>,
     free_at: u64,
     /// Its last image is on its own disk.
     has_copy: bool,
-    /// What the event logger has of it.
+    /// The event logger's records of it.
     records: Vec<Recorded>,
 }
 
@@ -174,9 +174,9 @@ struct World {
     waves: Waves,
     /// Ended, or cut short by a fault.
     pauses: u64,
-    /// Whose image is to be made as soon as it may be, or is on its way.
+    /// The rank whose image is due, or on its way.
     in_turn: Option<Rank>,
-    /// Who had the turn before.
+    /// The rank of the last turn.
     last_turn: Rank,
 }
 
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Nothing has been lost, and nothing taken twice.
+    /// No message is lost, and none taken twice.
     fn check(&self) {
         for (from, sender) in self.processes.iter().enumerate() {
             for (to, receiver) in self.processes.iter().enumerate() {
@@ -391,7 +391,7 @@ impl World {
         self.after(time, Happening::Computed { rank, computation });
     }
 
-    /// The next message of that channel, if it has come and may be had.
+    /// The next message of that channel, if it has arrived and may be taken.
     fn take(&mut self, rank: Rank, from: Rank) -> bool {
         let process = &mut self.processes[rank as usize];
         let source = from as usize;
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// A copy of the process as it is now is on its way to the server.
+    /// Sends a copy of the process, as it is now, to the server.
     fn copy(&mut self, rank: Rank) {
         let process = &mut self.processes[rank as usize];
         let mut copy = process.point.clone();
@@ -513,13 +513,13 @@ impl World {
         }
     }
 
-    /// The process is what it was at its last image.
+    /// The process is as at its last image.
     fn rebuild(&mut self, rank: Rank) {
         let beginning = || Point::beginning(rank, &self.run);
         let process = &mut self.processes[rank as usize];
         process.point = process.image.clone().unwrap_or_else(beginning);
         process.is_up = true;
-        // What others have sent to it meanwhile is lost as well.
+        // Messages to it in the meantime are lost as well.
         process.life += 1;
         process.free_at = self.now;
         if let Doing::Computing(left) = process.point.doing {

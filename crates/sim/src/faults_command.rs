@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::faults::{Error, Protocol, Run, run};
 use resurgo_sim::study::{Costs, Kernel};
 
-use crate::study_command::{list, scaled, scaled_list};
+use crate::command::{list, print, scaled, scaled_list};
 
 const USAGE: &str = "usage: resurgo-sim faults [--protocols LIST] [--ranks COUNT] [--rounds COUNT] [--intervals LIST] [--seed N]
                           [--image MB] [--server MB/S] [--client MB/S] [--disk MB/S]
@@ -140,5 +140,5 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
 }
 
 pub fn faults(words: impl Iterator<Item = String>) -> ExitCode {
-    crate::print(parse(words), USAGE, lines)
+    print(parse(words), USAGE, lines)
 }

@@ -1,8 +1,8 @@
-//! Causal logging where sent messages lie in memory that outlives their sender. A new life looks for itself at what the
-//! others know, and at the messages that they have not taken in ([`Gathering`]). It looks at one thing after the other,
+//! Causal logging where sent messages are in memory that outlives their sender. A new life looks for itself at what the
+//! others know, and at the messages that they have not taken in ([`Gathering`]). It looks at one item after the other,
 //! while the others go on.
 //!
-//! This is how ranks of one machine recover. What the former life had recorded and known counts as lost, as it would be with
+//! This is how ranks of one machine recover. What the former life had recorded and known counts as lost, as it is with
 //! the memory of a node.
 
 use resurgo_protocol::causal::{Contradiction, Event, Gathering, Piggyback};
@@ -21,15 +21,15 @@ use crate::world::{self, World};
 pub(crate) struct Looking {
     found: Gathering,
     lives: Vec<Standing>,
-    /// Looks that have been taken.
+    /// The number of looks so far.
     taken: usize,
-    /// Nobody had died or begun when the last was taken.
+    /// No rank died or began before the last look.
     has_all: bool,
     /// What it will know, which others can read from now on, and the record that it will repeat.
     begun: Option<(Causal, Vec<Recorded>)>,
 }
 
-/// Where a rank is, when another begins to look.
+/// The state of a rank when another begins to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
     incarnation: u64,
@@ -39,9 +39,9 @@ struct Standing {
     told: u64,
 }
 
-/// What a look is at.
+/// The item of a look.
 enum Look {
-    /// What messages of a channel carry that have not been taken in.
+    /// The piggybacks of a channel's messages that were not taken in.
     Messages {
         from: Rank,
         to: Rank,
@@ -50,8 +50,9 @@ enum Look {
 }
 
 impl Process {
-    /// Deliveries that it knows of, where others can read that. It stays when the process ends, until its next life begins.
-    fn published(&self) -> Vec<Event> {
+    /// Deliveries that it knows, where others can read them. They stay when the process ends, until its next life
+    /// begins.
+    pub fn published(&self) -> Vec<Event> {
         match &self.state {
             State::Up(life) => life.subject.causal.as_ref().map_or(Vec::new(), |causal| causal.all()),
             State::Recovering(_) | State::Down => self.left_behind.clone(),
@@ -99,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    /// Looks at everything, from the first thing on.
+    /// Looks at all items, from the first on.
     pub(crate) fn look_around(&mut self, rank: Rank) {
         let (lives, size) = (self.lives_beside(rank), self.ranks.len());
         let process = &mut self.ranks[rank as usize];
@@ -116,7 +117,7 @@ impl World {
         self.schedule(0, world::Event::Look { rank, incarnation });
     }
 
-    /// Messages first: the others go on, and a message leaves out what its sender knew to be known to the receiver.
+    /// Messages first: the others go on, and a message leaves out what its sender knew the receiver to know.
     fn next_look(&self, taken: usize) -> Option<Look> {
         let size = self.ranks.len();
         let messages = size * size;
@@ -137,7 +138,7 @@ impl World {
 
     /// `rank` takes its next look, or has taken all.
     pub(crate) fn look(&mut self, rank: Rank) -> Result<(), Violation> {
-        // Of who has died meanwhile too little has been looked at.
+        // A rank died or restarted while we looked: what we saw may be incomplete.
         let lives = self.lives_beside(rank);
         let Some(recovery) = self.ranks[rank as usize].recovery() else {
             return Ok(());
@@ -148,7 +149,7 @@ impl World {
         let is_outdated = lives != looking.lives && !self.is(Mutation::LookOnce);
         let Some(look) = self.next_look(looking.taken) else {
             return match looking.begun.take() {
-                // Whoever begins at the same time, and has not seen what is known here, is seen here.
+                // A rank that begins at the same time, and has not seen what is known here, is seen here.
                 Some(_) if is_outdated => {
                     self.ranks[rank as usize].has_told = false;
                     self.look_around(rank);
@@ -171,7 +172,7 @@ impl World {
         for event in self.seen(rank, &look, &looking.lives)? {
             match looking.found.add(event) {
                 Ok(()) => {}
-                // Of who has begun again nobody may know what a life does that knew of it: the new one does something else.
+                // A rank restarted: its new life may differ from the one that another, now dead, rank knew. Look again.
                 Err(_) if is_outdated => {
                     self.look_around(rank);
                     return Ok(());
@@ -227,8 +228,9 @@ impl World {
         }
     }
 
-    /// What messages from `from` to `to` carry that the log still has, but the first `taken_in`, with the clocks of their sender.
-    fn carried(&self, from: Rank, to: Rank, taken_in: u64) -> Result<Vec<(u64, Piggyback)>, Violation> {
+    /// The piggybacks of messages from `from` to `to` that the log still has, without the first `taken_in`; with their
+    /// sender's clocks.
+    pub(crate) fn carried(&self, from: Rank, to: Rank, taken_in: u64) -> Result<Vec<(u64, Piggyback)>, Violation> {
         let taken_in = taken_in.max(self.ranks[from as usize].logs[to as usize].dropped());
         let carried = self.wires[from as usize][to as usize].carried.iter();
         let decoded = carried
@@ -238,7 +240,8 @@ impl World {
         decoded.or_else(|error| violation(NO_ORPHAN, error.to_string()))
     }
 
-    /// Others can read what this life will know, and so what it depends on. It begins when nobody has died or begun meanwhile.
+    /// Lets other ranks read what this life will know, and so what it depends on. It begins if no rank has died or
+    /// begun meanwhile.
     fn publish_gathered(&mut self, rank: Rank, mut looking: Box<Looking>) -> Result<(), Violation> {
         let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];
@@ -261,7 +264,7 @@ impl World {
             Err(contradiction @ Contradiction::Lost { .. }) => return violation(COLLECTED, contradiction.to_string()),
             Err(contradiction) => return violation(NO_ORPHAN, contradiction.to_string()),
         };
-        // It reads its channels from there: others must find there what it does not know yet.
+        // The life reads its channels from there: others must find there what it does not know yet.
         (process.consumed, process.noted) = (from.delivered, noted);
         process.left_behind = causal.all();
         (process.has_told, process.told) = (true, process.told + 1);

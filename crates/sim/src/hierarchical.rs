@@ -1,5 +1,5 @@
-//! The setting `hierarchical`: message logging between groups of ranks, and waves inside each. A rank that fails takes its group with
-//! it: all return to the group's last complete wave and repeat what their records say. Other groups go on.
+//! The setting `hierarchical`: message logging between groups of ranks, and waves inside each. A failed rank takes its
+//! group with it: all return to the group's last complete wave and repeat what their records say. Other groups go on.
 //!
 //! Everything is as in `process`, with the waves of `auto`, except the channels inside a group. Their logs keep what
 //! [`Kept`](resurgo_protocol::hierarchical::Kept) says, and a return cuts them off where the wave was. It cuts no record.
@@ -25,9 +25,27 @@ pub(crate) fn groups(size: usize, random: &mut Random) -> Groups {
 }
 
 impl World {
-    /// A channel between ranks that return together.
+    /// A channel between ranks that return together, which keeps less. Where nodes are lost all channels keep the same.
     pub(crate) fn is_inside(&self, from: Rank, to: Rank) -> bool {
-        self.rules.hierarchical && self.coordinator.unit(from) == self.coordinator.unit(to)
+        let keeps_all = self.moves() && !self.is(Mutation::KeepLessOnNodes);
+        self.rules.hierarchical && !keeps_all && self.coordinator.unit(from) == self.coordinator.unit(to)
+    }
+
+    /// At the beginning each group is on one node.
+    pub(crate) fn keep_groups_together(&mut self) {
+        for rank in (0..self.ranks.len() as Rank).filter(|_| self.rules.hierarchical) {
+            let first = self.members(rank)[0];
+            self.nodes.of[rank as usize] = self.nodes.of[first as usize];
+        }
+    }
+
+    /// The groups of these ranks, which were on a lost node, return.
+    pub(crate) fn return_groups(&mut self, there: &[Rank]) {
+        for rank in there {
+            if !self.coordinator.is_alive(*rank) {
+                self.coordinate(Fact::Return { rank: *rank });
+            }
+        }
     }
 
     /// The other ends of the channels of `rank` inside its group, itself included.
@@ -36,7 +54,7 @@ impl World {
         all.filter(|other| self.is_inside(rank, *other)).collect()
     }
 
-    /// What is in transit from `rank` to its group, all of which stands still.
+    /// Notes what is in transit from `rank` to its group, which stands still as a whole.
     pub(crate) fn note_cut(&mut self, rank: Rank, wave: u64) {
         for to in self.partners(rank) {
             let reads = self.ranks[to as usize].consumed[rank as usize] + 1;
@@ -47,7 +65,7 @@ impl World {
         }
     }
 
-    /// Now and then `rank` drops what its logs need not hold.
+    /// Now and then `rank` drops unneeded entries of its logs.
     pub(crate) fn tidy_inside(&mut self, rank: Rank) {
         if self.rules.hierarchical && self.random.one_in(4) {
             for to in self.partners(rank) {
@@ -62,7 +80,7 @@ impl World {
         }
     }
 
-    /// `from` drops of its log inside the group what is not needed.
+    /// `from` drops unneeded entries of its log inside the group.
     pub(crate) fn tidy(&mut self, from: Rank, to: Rank) {
         let oldest = match self.mutation {
             Some(Mutation::KeepOfNewestWave) => self.newest_wave(from),
@@ -104,7 +122,8 @@ impl World {
         self.destroyed = None;
     }
 
-    /// What the logs of `rank` inside its group hold beyond its image of this wave is void, and its partners will read from theirs.
+    /// Entries in the logs of `rank` inside its group beyond its image of this wave are void, and its partners will
+    /// read from theirs.
     pub(crate) fn cut_inside(&mut self, rank: Rank, number: u64) {
         for to in self.partners(rank) {
             let image = self.ranks[rank as usize].images.get(number);
@@ -134,7 +153,7 @@ impl World {
         }
     }
 
-    /// What the former lives of `rank` have sent inside its group is not what the logs hold.
+    /// Sends of former lives of `rank` inside its group count by number; the logs do not hold them.
     pub(crate) fn sent_inside(&self, rank: Rank, sent_before: &mut [u64]) {
         if self.is(Mutation::ForgetWhatWasSent) {
             return;

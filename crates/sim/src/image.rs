@@ -1,16 +1,14 @@
-//! Process images: when they are taken, which are kept, and what that lets others drop.
+//! Process images: when they are taken, which are kept, and what others may drop because of them.
 //!
-//! A rank takes images alone. An image counts from the moment it is complete. That may be after the end of its
-//! life, but not after the beginning of the next: the next may do something else where nothing was dictated. For the
-//! same reason an image that a recovery passes over is gone for good.
+//! A rank takes images alone. An image counts from the moment it is complete. It may become complete after the end of
+//! its life, but not after the beginning of the next, which may differ where nothing was dictated. For the same
+//! reason an image that a recovery passes over is gone for good.
 //!
 //! The last two are kept, and a recovery may find the newer one destroyed. So everything up to the older one is
-//! dropped, in this order: from the rank's own record, whose beginning the others see; then from its senders' logs
-//! and from the event logger, at some later time. With one image, a recovery may still begin at the beginning, and
-//! nothing is dropped.
+//! dropped, in this order: from the rank's own record, whose beginning the others see; later from its senders' logs
+//! and the event logger. With one image, a recovery may still begin at the beginning, and nothing is dropped.
 //!
-//! Where node memory is lost, the image carries the logs too: the life that is restored from it does not make
-//! those messages again.
+//! Where node memory is lost, the image carries the logs too: the restored life does not make those messages again.
 
 use resurgo_protocol::coordinator::{From, KEPT as KEPT_IMAGES};
 use resurgo_protocol::{Causal, Fact, Rank};
@@ -29,7 +27,9 @@ pub(crate) struct Image {
     pub life: Life,
     /// Where node memory is lost: the channels' logs.
     pub logs: Vec<Log>,
-    /// What the checkers knew of it.
+    /// What the messages of these logs carry, where logs lie beside files.
+    pub carried: Vec<Vec<Vec<u8>>>,
+    /// The checkers' state of it.
     pub standing: Standing,
 }
 
@@ -46,7 +46,7 @@ impl Image {
 }
 
 impl World {
-    /// Perhaps an image is asked for; one that is asked for is taken as soon as the protocol allows.
+    /// Perhaps asks for an image; the rank takes it as soon as the protocol allows.
     pub(crate) fn consider_image(&mut self, rank: Rank) {
         let asked = self.imaging.one_in.is_some_and(|n| self.random.one_in(n));
         let process = &mut self.ranks[rank as usize];
@@ -70,7 +70,12 @@ impl World {
         if self.rules.memory_survives || self.mutation == Some(Mutation::ImageWithoutLogs) {
             logs = vec![Log::default(); logs.len()];
         }
-        let image = Image { life, logs, standing };
+        let image = Image {
+            life,
+            carried: vec![Vec::new(); logs.len()],
+            logs,
+            standing,
+        };
         match self.waves {
             Some(_) => process.images.copies.push((number, image)),
             None => process.images.under_way = Some((number, Box::new(image))),
@@ -101,16 +106,27 @@ impl World {
             return;
         };
         process.images_due = process.images_due.saturating_sub(1);
-        let incarnation = process.incarnation;
         self.counts.images += 1;
         self.crashes.provoked = Some(rank);
         self.note(|| format!("the image of {rank} is complete"));
-        let delay = self.random.below(self.imaging.time);
-        self.schedule(delay, Event::Collect { rank, incarnation });
+        if self.waves.is_none() {
+            self.will_collect(rank);
+        }
+        self.keep_log(rank, number);
+        if !self.is(Mutation::CountUnvouched) {
+            self.vouch(rank);
+        }
         self.coordinate(Fact::Written { rank, number });
     }
 
-    /// What the older of two images covers is dropped from the record, and the others are told.
+    /// The present life of `rank` soon drops what may be forgotten.
+    pub(crate) fn will_collect(&mut self, rank: Rank) {
+        let incarnation = self.ranks[rank as usize].incarnation;
+        let delay = self.random.below(self.imaging.time);
+        self.schedule(delay, Event::Collect { rank, incarnation });
+    }
+
+    /// Drops from the record what the older of two images covers, and tells the others.
     pub(crate) fn collect(&mut self, rank: Rank) {
         let process = &self.ranks[rank as usize];
         let Some(base) = process.images.covering(self.mutation).map(Image::cursor) else {
@@ -130,11 +146,9 @@ impl World {
         }
     }
 
-    /// A new life goes on with what a former one began to drop, or was told it may.
+    /// A new life continues the drops that a former one began or was allowed.
     pub(crate) fn resume_collection(&mut self, rank: Rank) {
-        let incarnation = self.ranks[rank as usize].incarnation;
-        let delay = self.random.below(self.imaging.time);
-        self.schedule(delay, Event::Collect { rank, incarnation });
+        self.will_collect(rank);
         if self.rules.memory_survives {
             for to in 0..self.ranks.len() as Rank {
                 let delay = self.random.below(3 * self.pace.latency);
@@ -143,7 +157,7 @@ impl World {
         }
     }
 
-    /// Senders may drop what is before the beginning of the record of `rank`.
+    /// Senders may drop messages before the beginning of the record of `rank`.
     pub(crate) fn announce_base(&mut self, rank: Rank) {
         for from in 0..self.ranks.len() as Rank {
             if self.rules.memory_survives {
@@ -185,6 +199,9 @@ impl World {
             *pushed = covered;
             self.checkers.rewound(from, to, covered);
         }
+        if self.moves() && self.wires[from as usize][to as usize].revealed < covered {
+            self.see_anew(from, to);
+        }
     }
 
     /// Tells the event logger where the record begins.
@@ -197,7 +214,7 @@ impl World {
 
     /// The image that the next life of a crashed rank begins from.
     pub(crate) fn find_image(&mut self, rank: Rank) -> Option<Box<Image>> {
-        // All of a group begin from images of one wave, which have been found already.
+        // All ranks of a group begin from images of one wave, found already.
         if !self.rules.hierarchical {
             if self.random.one_in(3) {
                 self.complete_image(rank);
@@ -215,10 +232,12 @@ impl World {
         }
         let (life, image) = self.ranks[rank as usize].images.begin();
         let image = image.map(Box::new);
+        if self.moves() {
+            self.has_read(rank);
+        }
         self.coordinate(Fact::Started { rank, life });
         if self.imaging.closing {
-            let process = &mut self.ranks[rank as usize];
-            process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
+            self.wants_last_images(rank);
             self.schedule(1, Event::LastImages { rank });
         }
         if let Some(image) = &image {
@@ -229,14 +248,14 @@ impl World {
         image
     }
 
-    /// Perhaps the newest file of `rank` is destroyed, as is found when a life is to begin from it.
+    /// Perhaps the newest file of `rank` is destroyed, which shows when a life reads it.
     pub(crate) fn is_destroyed(&mut self, rank: Rank) -> bool {
         let destroyed = self.random.one_in(4);
-        // Where another node has it, too, that is begun from.
+        // Where another node has it, too, the life begins from that.
         destroyed && !self.nodes.are() && self.ranks[rank as usize].images.may_lose_newest()
     }
 
-    /// Whether the image that a life is to begin from is there. If not it is a file, and gone for good.
+    /// Whether the image for a life is there. If not it is a file, and gone for good.
     pub(crate) fn is_found(&mut self, rank: Rank, from: From) -> bool {
         let is_kept = self.is(Mutation::KeepPassedOver);
         let is_destroyed = self
@@ -248,7 +267,7 @@ impl World {
             return true;
         }
         if is_kept {
-            // The one before is taken, and nobody is told.
+            // A variant uses the one before, without a report.
             let before = images.complete.iter().rev().nth(1);
             images.begins = Some(before.map_or(From::Beginning, |(number, _)| From::File(*number)));
             return true;
@@ -272,29 +291,50 @@ impl World {
         self.imaging.one_in = None;
         self.note(|| "every rank has finished".into());
         for rank in 0..self.ranks.len() as Rank {
-            let process = &mut self.ranks[rank as usize];
-            process.image_wanted = false;
-            process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
+            self.ranks[rank as usize].image_wanted = false;
+            self.wants_last_images(rank);
             self.schedule(0, Event::LastImages { rank });
         }
     }
 
-    pub(crate) fn last_images(&mut self, rank: Rank) {
+    pub(crate) fn wants_last_images(&mut self, rank: Rank) {
+        let asked = self.coordinator.asked(rank);
         let process = &mut self.ranks[rank as usize];
-        if process.finished && process.images_due == 0 {
+        process.images_due = KEPT_IMAGES + usize::from(process.images.writing.is_some());
+        // Numbers grow: those of images that are taken alone, too.
+        process.last_waves = match self.waves {
+            Some(_) => asked + 1,
+            None => process.images.last + 1,
+        };
+    }
+
+    /// `rank` has yet to take images after which nothing is kept. Waves count when all files of them are there.
+    pub(crate) fn is_image_due(&self, rank: Rank) -> bool {
+        let process = &self.ranks[rank as usize];
+        match self.waves {
+            Some(_) => process.images.forgets() < process.last_waves,
+            // They count when they have come to another node.
+            None if self.moves() => process.images.forgets() < process.last_waves,
+            None => process.images_due > 0,
+        }
+    }
+
+    pub(crate) fn last_images(&mut self, rank: Rank) {
+        let process = &self.ranks[rank as usize];
+        if process.finished && !self.is_image_due(rank) {
             return;
         }
         if self.waves.is_some() {
             self.last_wave(rank);
         } else if process.finished && process.images.writing.is_none() {
-            process.image_wanted = true;
+            self.ranks[rank as usize].image_wanted = true;
             self.take_image(rank);
         }
         let pause = 1 + self.random.below(self.imaging.time);
         self.schedule(pause, Event::LastImages { rank });
     }
 
-    /// Every rank has taken its last images, and all have heard of it.
+    /// Every rank has taken its last images, and all others know.
     pub(crate) fn nothing_is_kept(&self) -> Result<(), Violation> {
         for process in &self.ranks {
             let rank = process.rank;

@@ -1,4 +1,4 @@
-//! The images of one rank, as the real [`Coordinator`](resurgo_protocol::Coordinator) wants them kept.
+//! The images of one rank, as the real [`Coordinator`](resurgo_protocol::Coordinator) has them kept.
 
 use std::time::Duration;
 
@@ -11,23 +11,25 @@ use crate::mutation::Mutation;
 pub(crate) struct KeptImages<I> {
     /// Files that are complete, with their numbers, the oldest first; they survive everything.
     pub complete: Vec<(u64, I)>,
-    /// One that the rank has alone, and that is being written.
+    /// One that the rank takes alone and that is being written.
     pub under_way: Option<(u64, Box<I>)>,
     /// Copies of waves, which sleep.
     pub copies: Vec<(u64, I)>,
     /// The copy that writes its file.
     pub writing: Option<u64>,
-    /// The rank has been asked for this one.
+    /// The image that the rank was asked for.
     pub asked: Option<u64>,
-    /// What the next life begins from, once that has been said.
+    /// What the next life begins from, once decided.
     pub begins: Option<From>,
-    /// The coordinator's number of the last life that it has asked for.
+    /// The coordinator's number of the last life that it ordered.
     pub life: u64,
-    /// What the copy is from which it begins, which may be lost before it runs.
+    /// The contents of the copy from which it begins; the copy may be lost before it runs.
     woken: Option<I>,
-    /// What the present life has begun from.
+    /// The image that the present life began from.
     pub from: u64,
-    /// What should have been given up, in a variant.
+    /// Number of the last image whose writing has begun.
+    pub last: u64,
+    /// In a variant: an image that should be given up.
     pub late: Option<Box<I>>,
     /// No life begins before this image any more.
     forgets: Option<u64>,
@@ -45,6 +47,7 @@ impl<I> Default for KeptImages<I> {
             life: 0,
             woken: None,
             from: 0,
+            last: 0,
             late: None,
             forgets: None,
         }
@@ -52,14 +55,14 @@ impl<I> Default for KeptImages<I> {
 }
 
 impl<I: Clone> KeptImages<I> {
-    /// Does what the coordinator wants, if it is about what is kept.
+    /// Carries out the coordinator's command, if it is about kept images.
     pub fn carry_out(&mut self, command: &Command) {
         match *command {
             Command::EndCopy { number, .. } => self.copies.retain(|(copy, _)| *copy != number),
-            Command::Write { number, .. } => self.writing = Some(number),
+            Command::Write { number, .. } => (self.writing, self.last) = (Some(number), number),
             Command::GiveUp { number, .. } => {
                 self.writing = None;
-                // Another node was to have it, too.
+                // Another node had its file, too.
                 self.complete.retain(|(file, _)| *file != number);
                 self.late = self.under_way.take().map(|(_, image)| image);
             }
@@ -130,12 +133,12 @@ impl<I: Clone> KeptImages<I> {
             [_, newer] if mutation == Some(Mutation::CollectByNewest) => Some(newer),
             [older, _] if mutation == Some(Mutation::CollectBeforeComplete) => Some(older),
             [only] if mutation == Some(Mutation::CollectBySingle) => Some(only),
-            [_, _] => self.get(self.forgets?),
-            _ => None,
+            _ => self.get(self.forgets?),
         }
     }
 
-    /// Whether the newest may be lost. The only one there is after older ones were given up is not: that would be more than is tolerated.
+    /// Whether the newest may be lost. The only one left after older ones were given up may not: that is more than is
+    /// tolerated.
     pub fn may_lose_newest(&self) -> bool {
         self.complete.len() == KEPT || (self.forgets.is_none() && !self.complete.is_empty())
     }

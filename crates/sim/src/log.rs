@@ -1,9 +1,10 @@
 //! What a rank's node keeps for it: the logs of its channels and the record of its deliveries, without what
-//! checkpoints have made superfluous.
+//! checkpoints cover.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use resurgo_protocol::{Rank, Recorded};
+use resurgo_protocol::causal::Event;
+use resurgo_protocol::{Node, Rank, Recorded};
 
 /// A message in its sender's channel log.
 #[derive(Debug, Clone, Copy)]
@@ -67,27 +68,27 @@ impl Log {
     }
 
     /// The receiver will never ask for the first `ssn` messages again, nor for those of them that are still to be
-    /// sent once more.
+    /// repeated.
     pub fn drop_to(&mut self, ssn: u64) {
         let dropped = ssn.saturating_sub(self.dropped);
         self.entries.drain(..self.entries.len().min(dropped as usize));
         self.dropped += dropped;
     }
 
-    /// Drops what comes after message `ssn`.
+    /// Drops all after message `ssn`.
     pub fn cut(&mut self, ssn: u64) {
         self.entries.truncate(ssn.saturating_sub(self.dropped) as usize);
         self.dropped = self.dropped.min(ssn);
     }
 
-    /// Drops what was held: it is not part of the history.
+    /// Drops held entries: they are not part of the history.
     pub fn drop_held(&mut self) {
         self.entries
             .retain(|entry| entry.as_ref().is_none_or(|entry| entry.released));
     }
 }
 
-/// How far a rank had come.
+/// A rank's position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub rclock: u64,
@@ -143,7 +144,7 @@ impl Record {
         self.base.delivered[source as usize] + here as u64
     }
 
-    /// Drops what comes after delivery `rclock`.
+    /// Drops all after delivery `rclock`.
     pub fn cut(&mut self, rclock: u64) {
         self.entries.truncate(rclock.saturating_sub(self.base.rclock) as usize);
     }
@@ -156,4 +157,15 @@ impl Record {
         self.entries.drain(..self.entries.len().min(dropped as usize));
         self.base = base;
     }
+}
+
+/// A rank on nodes that are lost.
+#[derive(Debug, Default)]
+pub(crate) struct Moving {
+    /// It has lost its node once.
+    pub has_moved: bool,
+    /// What nodes have told of what is known since the last time.
+    pub pieces: BTreeMap<Node, Vec<Event>>,
+    /// Deliveries that it had made when it printed something last. The user has read that.
+    pub printed: u64,
 }

@@ -15,7 +15,7 @@ pub(crate) enum ToLogger {
     Hello {
         acknowledged: Option<u64>,
     },
-    /// `clocks`: what the rank knows to be stable, where its event logger is one of several.
+    /// `clocks`: the stable clocks that the rank knows, where its event logger is one of several.
     Log {
         first_rclock: u64,
         events: Vec<Event>,
@@ -57,7 +57,7 @@ pub(crate) fn events(rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event>
     numbered.map(event).collect()
 }
 
-/// The event logger may refuse what comes from a life that has ended, and nothing else.
+/// The event logger may refuse messages of an ended life, and nothing else.
 fn refused(error: Error) -> Result<(), Violation> {
     match error {
         Error::Fenced { .. } => Ok(()),
@@ -104,7 +104,7 @@ impl World {
         );
     }
 
-    /// Sends the event logger what it has not been sent.
+    /// Sends the event logger the deliveries that it lacks.
     pub(crate) fn log_deliveries(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
         let State::Up(life) = &mut process.state else { return };
@@ -178,7 +178,7 @@ impl World {
                     life.lose_logger(process.record.base.rclock);
                 }
                 if life.subject.causal.is_some() {
-                    // Whoever has been told that they are stable may forget deliveries whose acknowledgement has not come here.
+                    // Ranks that know them to be stable may forget deliveries whose acknowledgement has not come here.
                     life.acknowledged = life.acknowledged.max(life.logged);
                 }
                 life.logged = life.subject.first_unacknowledged() - 1;
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// An event logger hears what is stable elsewhere.
+    /// An event logger learns what is stable elsewhere.
     pub(crate) fn logger_learns(&mut self, site: usize, clocks: &[u64]) -> Result<(), Violation> {
         let Some(logger) = &mut self.logging.sites[site].state else {
             return Ok(());
@@ -240,7 +240,7 @@ impl World {
         self.newly_stored(site)
     }
 
-    /// The checkers hear what event logger `site` has stored, and others hear of it.
+    /// The checkers learn what event logger `site` has stored, and others learn it.
     fn newly_stored(&mut self, site: usize) -> Result<(), Violation> {
         for rank in self.clients(site) {
             let Some(logger) = &self.logging.sites[site].state else {
@@ -331,7 +331,7 @@ impl World {
         Ok(())
     }
 
-    /// The event logger says what it has of `rank`; `ahead`: and wrongly so many more.
+    /// The event logger reports what it has of `rank`; `ahead`: wrongly so many more.
     fn logger_acknowledges(&mut self, rank: Rank, incarnation: u64, ack: Ack, ahead: u64) -> Result<(), Violation> {
         let site = rank as usize % self.logging.sites.len();
         let rclock = ack.rclock + ahead;
@@ -375,7 +375,7 @@ impl World {
         Ok(())
     }
 
-    /// What an acknowledgement of causal logging says beside the clock of `rank`.
+    /// The other clocks in an acknowledgement of causal logging to `rank`.
     fn acknowledged_clocks(&self, site: usize, rank: Rank, ahead: u64) -> Vec<u64> {
         let Some(logger) = self.logging.sites[site]
             .state
@@ -389,7 +389,7 @@ impl World {
         clocks
     }
 
-    /// A running rank hears that the event logger of `epoch` has its first `rclock` deliveries.
+    /// A running rank learns that the event logger of `epoch` has its first `rclock` deliveries.
     fn acknowledged(&mut self, rank: Rank, epoch: u64, rclock: u64, clocks: &[u64]) -> Result<(), Violation> {
         let site = &self.logging.sites[rank as usize % self.logging.sites.len()];
         if site.state.is_some() && epoch == site.epoch {
@@ -442,6 +442,7 @@ impl World {
                 collection.logged(above.rclock, records);
                 *answered = epoch;
                 match self.rules.memory_survives {
+                    true if self.moves() => self.take_pieces(rank)?,
                     true => self.look_around(rank),
                     false => self.advance_collection(rank)?,
                 }
@@ -452,11 +453,15 @@ impl World {
                 self.crashes.provoked = Some(rank);
                 let standing = recovery.image.as_ref().map(|image| &image.standing);
                 self.checkers.recover(rank, standing, recovery.above.rclock, &records)?;
-                // What came before can no longer be told to a replacement of the event logger.
+                // The rank can no longer tell a replacement of the event logger what came before.
                 self.checkers.collects(rank, recovery.above.rclock);
                 process.record = Record::new(recovery.above.clone(), records);
                 let (base, end) = (process.record.base.rclock, process.record.end());
                 self.note(|| format!("{rank} has a record of the deliveries {} to {end}", base + 1));
+                if self.rules.memory_survives {
+                    self.count_record(rank);
+                    return Ok(());
+                }
                 for peer in (0..self.ranks.len() as Rank).filter(|peer| *peer != rank) {
                     self.connect(rank, peer);
                 }
@@ -498,13 +503,13 @@ impl World {
             return Ok(());
         };
         if recovery.record_from.is_none() {
-            // Others who collect may have answered first.
+            // Other collecting ranks may have answered first.
             return Ok(());
         }
         let image = recovery.image.take();
         let causal = recovery.collection.take().map(|collection| collection.finish());
         if let Some(image) = &image {
-            // What the image has sent is in its logs: it is as good as seen.
+            // The image's sends are in its logs: they count as seen.
             for (to, before) in (0..).zip(&mut sent_before) {
                 *before = image.life.subject.sent(to).max(*before);
             }

@@ -1,37 +1,46 @@
 //! `resurgo-sim`: runs seeds until one breaks an invariant, or one seed with its trace.
 
+mod command;
 mod delay_command;
 mod faults_command;
+mod restarts_command;
 mod study_command;
 
 use std::cell::Cell;
-use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use command::or_end;
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|vcausal-in-place|manetho-in-place|
-                               logon-in-place|auto|blocking|chandy-lamport|group|blocking-on-nodes|
-                               chandy-lamport-on-nodes|group-on-nodes|auto-on-nodes|hierarchical|channel-memory|all]
+                               logon-in-place|vcausal-on-nodes|manetho-on-nodes|logon-on-nodes|
+                               pessimistic-on-nodes|auto|blocking|chandy-lamport|group|blocking-on-nodes|
+                               chandy-lamport-on-nodes|group-on-nodes|auto-on-nodes|blocking-with-parity|
+                               chandy-lamport-with-parity|group-with-parity|auto-with-parity|hierarchical|
+                               channel-memory|survivors|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
        resurgo-sim delay --help
        resurgo-sim faults --help
+       resurgo-sim restarts --help
 
   --seeds COUNT     run so many seeds (10000) and stop at the first that breaks an invariant
   --from SEED       first of them (0)
   --seed N          run this one; a failure shows its last events
   --trace           show them in any case
   --tolerate WHICH  the failure that must be survived (all); node-in-place: ready for the loss of nodes,
-                    but only processes fail; vcausal, manetho, logon: causal logging, nodes fail, or in place;
+                    but only processes fail; vcausal, manetho, logon: causal logging, nodes fail, or in
+                    place, or with all of their ranks;
                     auto: processes fail, images are taken in waves, and sometimes all ranks return to one;
                     blocking, chandy-lamport, group: processes fail, and all ranks return to a wave;
                     with -on-nodes: nodes fail, too, stand still, or are cut off;
+                    with -with-parity: the same, and images of waves have parity instead of copies;
                     hierarchical: processes fail, and each takes its group with it to a wave;
-                    channel-memory: nodes fail, and all messages are in channel memories
+                    channel-memory: nodes fail, and all messages are in channel memories;
+                    survivors: processes and nodes fail, and the program deals with that
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";
@@ -205,7 +214,7 @@ fn many(arguments: &Arguments) -> bool {
             );
             continue;
         }
-        if let Setting::Causal(_) | Setting::Gathering(_) = setting {
+        if let Setting::Causal(_) | Setting::Gathering(_) | Setting::CausalOnNodes(_) = setting {
             let each = |what: u64| what as f64 / piggybacks.messages as f64;
             println!(
                 "{}: {} messages: {:.2} events and {:.1} bytes each, {:.0}% without events; at most {} events kept",
@@ -257,46 +266,13 @@ fn mutations(arguments: &Arguments) -> bool {
     good
 }
 
-/// The arguments; where there are none, help or the error has been told, and this is the code to end with.
-fn or_end<T>(parsed: Result<Option<T>, String>, usage: &str) -> Result<T, ExitCode> {
-    match parsed {
-        Ok(Some(arguments)) => Ok(arguments),
-        Ok(None) => {
-            println!("{usage}");
-            Err(ExitCode::SUCCESS)
-        }
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            Err(ExitCode::from(2))
-        }
-    }
-}
-
-/// A command that prints lines, to its end or to the first of them that cannot be made.
-fn print<T, E: Display>(
-    parsed: Result<Option<T>, String>,
-    usage: &str,
-    lines: impl FnOnce(&T) -> Result<(), E>,
-) -> ExitCode {
-    let arguments = match or_end(parsed, usage) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    match lines(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("resurgo-sim: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("study") => return study_command::study(words),
         Some("delay") => return delay_command::delay(words),
         Some("faults") => return faults_command::faults(words),
+        Some("restarts") => return restarts_command::restarts(words),
         _ => {}
     }
     let arguments = match or_end(parse(), USAGE) {

@@ -1,9 +1,8 @@
-//! The ways in which the protocols are broken on purpose, to prove that the checkers see it.
+//! Broken variants of the protocols, which prove that the checkers see it.
 
-use crate::setting::Setting;
-use resurgo_protocol::causal::Reduction;
+mod all;
 
-/// A way to break the protocol, or what stands around it.
+/// A way to break the protocol, or its surroundings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
     /// Sends leave without waiting for the event logger.
@@ -20,7 +19,7 @@ pub enum Mutation {
     IgnorePolls,
     /// Determinants count one read too many.
     MiscountPolls,
-    /// A replay follows the poll counts and takes whatever source has something.
+    /// A replay follows the poll counts and takes any source that has a message.
     IgnoreSources,
     /// A recovering rank starts as if it had never lived.
     ForgetRecord,
@@ -46,9 +45,9 @@ pub enum Mutation {
     ReceiverDoesNotFence,
     /// Receivers take frames that were meant for their own former lives.
     AcceptStrays,
-    /// A receiver asked what it has seen of a channel leaves out what it has not delivered yet.
+    /// A receiver's report on a channel leaves out what it has not delivered yet.
     SeenMeansDelivered,
-    /// A receiver asked what it has seen of a channel forgets what is before the beginning of its record.
+    /// A receiver's report on a channel forgets what is before the beginning of its record.
     SeenForgetsBase,
     /// An image is taken while frames are held, which count as sent.
     ImageWithHeldFrames,
@@ -72,13 +71,13 @@ pub enum Mutation {
     DropDeterminantsEarly,
     /// A restored rank asks the event logger for the deliveries above its image and no others.
     AskAboveImage,
-    /// A replacement of the event logger is not told what the images cover.
+    /// A replacement of the event logger does not learn what the images cover.
     ForgetBaseOnLoggerRestart,
     /// A restored rank asks its senders for their messages from the beginning.
     AskFromBeginning,
-    /// A send that is redone is appended to the log although its entry has been dropped.
+    /// A repeated send is appended to the log although its entry was dropped.
     AppendDropped,
-    /// A send that is redone is compared with the entry that is now in the place its own had.
+    /// A repeated send is compared with the entry that is now in the place of its own.
     CompareShifted,
     /// No log is ever shortened.
     KeepLogs,
@@ -90,28 +89,36 @@ pub enum Mutation {
     LosePiggybacks,
     /// Messages carry the sender's own deliveries only.
     PiggybackOwn,
-    /// What has been piggybacked to one peer is held for known by the next.
+    /// What was piggybacked to one peer counts as known by the next.
     OneTableForAll,
-    /// A peer is held for knowing everything that its last known delivery's source has done.
+    /// A peer counts as knowing everything that its last known delivery's source has done.
     InferTooMuch,
     /// Piggybacks are in the wrong order.
     ReversePiggybacks,
     /// A rank's deliveries count as stable when made.
     ForgetWhenLogged,
-    /// What images cover and loggers have is never forgotten.
+    /// Events that images cover and loggers have are never forgotten.
     KeepEvents,
-    /// A new life is told what its former ones have not been told.
+    /// A new life gets only what its former ones did not get.
     TellNews,
-    /// A new life does not listen to one of the others.
+    /// A new life ignores one of the others.
     AskAllButOne,
-    /// A new life takes only its own deliveries from what it is told.
+    /// A new life takes only its own deliveries from the answers.
     CollectOwn,
     /// The answers of a life that collects count as complete from the beginning.
     CompleteAtOnce,
-    /// An image is without what the rank knows of others' deliveries.
+    /// An image lacks what the rank knows of others' deliveries.
     ImageWithoutKnowledge,
-    /// The event logger stores deliveries whose past it has not.
+    /// The event logger stores deliveries without their past.
     LoggerWithoutOrder,
+    /// The coordinator does not learn which waves places have.
+    ForgetPlaces,
+    /// A place counts with the images of some ranks.
+    CountPartOfPlace,
+    /// A place gives an image of another wave.
+    FetchOtherWave,
+    /// An image counts as fetched when it is asked for.
+    BeginBeforeFetched,
     /// Waves drain one round, and no counts are compared.
     DrainOnce,
     /// Ranks copy themselves as soon as all stand still, and no counts are compared.
@@ -130,33 +137,33 @@ pub enum Mutation {
     MixWaves,
     /// A wave is dropped, and one of its copies is kept.
     DropKeepsACopy,
-    /// A wave is dropped, and the ranks that stand still are not told.
+    /// A wave is dropped, and the ranks that stand still do not learn it.
     DropSilently,
-    /// What a channel has carried since the wave is still there when all have returned.
+    /// Messages sent since the wave are still in the channel when all have returned.
     KeepLostFuture,
     /// A woken rank does not wait for the others.
     RunWhenWoken,
-    /// All are let go when the first is ready.
+    /// All ranks go on when the first is ready.
     GoWhenOneIsReady,
-    /// Ranks are given new processes while others are being made whose numbers are not known.
+    /// Ranks get new processes while copies make others whose numbers are unknown.
     BeginBesideUnknown,
     /// A process without a group of its own cannot be ended.
     KillByGroupOnly,
-    /// The end of a process is forgotten when its number is not known yet.
+    /// The end of a process is forgotten when its number is unknown.
     ForgetUnclaimedEnds,
-    /// When a copy of the last complete wave is lost, what ranks say about the one under way is not heard any more.
+    /// When a copy of the last complete wave is lost, ranks' reports on the one under way are ignored.
     LoseTwoWaves,
     /// Ranks copy themselves when each stops, and go on while others have not stopped.
     CopyWhenStopped,
-    /// What is in transit inside a group is noted by each rank when it is copied, and not when all stand still.
+    /// Each rank notes what is in transit inside a group when it is copied, and not when all stand still.
     NoteWhenCopied,
-    /// When all return, logs keep what came after the wave.
+    /// When all return, logs keep entries after the wave.
     LogsKeepFuture,
     /// When all return, records do.
     RecordKeepsFuture,
     /// When all return, each cuts its logs and its record when it comes to it, and others may have read them.
     CutWhenRestarted,
-    /// When all return, receivers still hear of messages sent after the wave.
+    /// When all return, receivers still see messages sent after the wave.
     RevealLostFuture,
     /// Ranks of a lost node begin alone.
     OnlyLostReturn,
@@ -164,13 +171,27 @@ pub enum Mutation {
     LogsStayLost,
     /// A file counts before another node has it.
     CountBeforeStored,
-    /// A new process closes the socket of its copy before it has made its part of the node memory what it was.
+    /// A node that is to be left ends at once.
+    EndBeforeImages,
+    /// The log beside an image lacks the last message to each rank.
+    LogBesideEndsEarly,
+    /// On another node the log beside the image replaces the one that has come back.
+    ReadBesideOnly,
+    /// A life on another node does not learn which of its messages receivers lost with its node had.
+    TellLogsOnly,
+    /// The same, and their earlier reports on it count.
+    CountsOfFormerLives,
+    /// A life on another node begins before all of its former logs are back.
+    BeginWithPart,
+    /// Messages on their way from a lost node arrive after its ranks have begun elsewhere.
+    TakeFromLostNode,
+    /// A new process closes the socket of its copy before it has restored its part of the node memory.
     CloseBeforeRewinding,
     /// A message from behind its sender's cut is delivered before the receiver's.
     DeliverBehindMarker,
     /// Messages carry the number of the wave before the one that their sender has cut.
     MarkBefore,
-    /// Waves are without what was in transit.
+    /// Waves lack what was in transit.
     ForgetChannelState,
     /// What was in transit is taken from where the receiver is when the wave is complete.
     StateFromNow,
@@ -184,13 +205,13 @@ pub enum Mutation {
     KeepFromOwnCut,
     /// Senders keep nothing any more from the first copy on.
     LetGoEarly,
-    /// What was in transit comes behind what is sent first after the return.
+    /// Messages in transit come behind the first new ones after the return.
     RefillLate,
-    /// Nobody waits until those outside of the group have said that they hold back what must not pass.
+    /// No rank waits until those outside of the group report that they hold back messages.
     NoNotice,
-    /// Who has not been copied sends to those who have.
+    /// Ranks that are not copied send to copied ones.
     SendToEarlier,
-    /// Who has been copied sends to those who have not.
+    /// Copied ranks send to those that are not.
     SendToLater,
     /// A group counts as copied when its ranks stand still.
     TurnTooEarly,
@@ -200,9 +221,9 @@ pub enum Mutation {
     OvertakeDeferred,
     /// Copies are without small messages that are deferred.
     CopyWithoutBuffer,
-    /// The send of a large message is over when it is deferred, and nothing has been copied.
+    /// The send of a large message is over when it is deferred, although nothing was copied.
     CompleteLarge,
-    /// The send of a small message is over when it is deferred, and nothing has been copied.
+    /// The send of a small message is over when it is deferred, although nothing was copied.
     BufferByReference,
     /// Small messages are buffered, however many there are.
     BufferWithoutBound,
@@ -214,9 +235,9 @@ pub enum Mutation {
     CompleteAfterFirstGroup,
     /// All groups write their images at the same time.
     WriteAllAtOnce,
-    /// That a file cannot be used is told to nobody: the newer wave is chosen although a file is missing.
+    /// An unusable file is not reported: the newer wave is chosen although a file is missing.
     ForgetLostFiles,
-    /// Of a wave whose file of what was in transit is damaged, nothing was in transit.
+    /// A wave with a damaged transit file counts as having nothing in transit.
     TakeDamagedTransit,
     /// Files count as complete when they begin to be written.
     CountUnwritten,
@@ -224,55 +245,79 @@ pub enum Mutation {
     HearOldLives,
     /// A copy for a wave that has been dropped counts for the next.
     CountOldCopies,
-    /// A rank begins from its newest file, whatever wave has been chosen.
+    /// A rank begins from its newest file, whatever wave is chosen.
     BeginFromNewest,
-    /// A copy ends when its own file is complete, although others of the wave may not become so, and nobody is told.
+    /// A copy ends when its own file is complete, although others of the wave may not become so, without a report.
     EndCopiesEarly,
     /// Of each rank only the newest file stays.
     KeepOneFile,
+    /// What is written down is not written anew when all return to an older wave, or to the beginning.
+    KeepRecordOfLeftWave,
     /// When the launcher has been lost the job begins at the beginning, although a wave is in files.
     BeginResumedAnew,
-    /// A job that goes on from files gives waves numbers that have been used.
+    /// A job that goes on from files reuses numbers of waves.
     NumbersAgain,
-    /// An agent does not end its ranks when its lease is over, and they do not look.
+    /// An agent does not end its ranks when its lease is over, and they do not check it.
     LeaseNeverEnds,
     /// A lease is counted from when the answer came.
     LeaseFromAnswer,
-    /// Ranks do not look at the lease themselves: an agent that stands still does not end them.
+    /// Ranks do not check the lease themselves: an agent that stands still does not end them.
     RanksIgnoreLease,
-    /// What comes from a life of a node that has ended is believed.
+    /// Messages from an ended life of a node count.
     ForgetEpoch,
-    /// A node that is suspected counts as dead: its ranks begin elsewhere before they have ended there.
+    /// A suspected node counts as dead: its ranks begin elsewhere before they have ended there.
     LostWhenSuspected,
-    /// The coordinator is not told that a node is lost.
+    /// The coordinator does not learn that a node is lost.
     TellNobodyOfLoss,
     /// A rank whose node is lost begins there again.
     BeginOnLostNode,
     /// A file on a node's disk counts as being everywhere, so a wave is chosen whose image was on the lost node only.
     FilesOutliveNodes,
-    /// An image counts before the partner has it.
+    /// An image counts before other nodes have it.
     CountBeforePartner,
-    /// That ranks have stopped, drained or been copied is told before what they have written lies on the other nodes.
+    /// The second replica goes to the node that has the first.
+    SameNodeTwice,
+    /// A lost replica is not made anew.
+    LoseReplicas,
+    /// A set counts before its pieces are on their nodes.
+    CountBeforePieces,
+    /// A piece of a set is on the node of one of its members.
+    HolderIsMember,
+    /// An image is made anew from one other image, or piece, too few.
+    RebuildWithTooFew,
+    /// An image is made anew from a damaged piece.
+    UseDamagedPiece,
+    /// The pieces of a wave are forgotten when those of the next one are being made.
+    CollectOlderSets,
+    /// A holder forgets the files of a set before it has made the pieces.
+    DropCopiesEarly,
+    /// A set that has lost a piece, or an image's place, stays as it is.
+    LeaveSetsBroken,
+    /// Nodes keep pieces that are not needed any more.
+    KeepPieces,
+    /// That ranks have stopped, drained or been copied is reported before their writes are on the other nodes.
     SayUnflushed,
-    /// What was on its way between nodes when logs were emptied arrives nevertheless.
+    /// Messages on their way between nodes when logs were emptied arrive nevertheless.
     TakeFormerEpoch,
-    /// What arrives before a node has emptied its logs is lost with them.
+    /// Messages that arrive before a node has emptied its logs are lost with them.
     LoseEarlyEpoch,
+    /// Inside a group logs keep no more than where only processes are lost, although nodes are.
+    KeepLessOnNodes,
     /// Inside a group logs do not keep what was in transit in a wave.
     ForgetInTransit,
     /// Inside a group logs keep what was in transit in the newest wave, not that of the one before.
     KeepOfNewestWave,
     /// Inside a group logs keep everything.
     KeepInside,
-    /// Between groups logs keep what has not been read.
+    /// Between groups logs keep only unread messages.
     DropBetweenGroups,
     /// The failed rank returns, and the others of its group go on.
     ReturnAlone,
-    /// Records are cut off where the wave was to which the group returns.
+    /// Records are cut off at the wave to which the group returns.
     RecordsReturn,
     /// When a group returns, senders in it still see how far their receivers had read.
     PlacesKeepFuture,
-    /// A life is told of what the logs inside its group hold and not of what had been sent.
+    /// A life learns what the logs inside its group hold, and not what had been sent.
     ForgetWhatWasSent,
     /// Sends to other channel memories leave before the own one has all reports.
     LeaveUnreported,
@@ -282,15 +327,30 @@ pub enum Mutation {
     ForgetHeld,
     /// A life that looks around reads what ranks know before it reads what messages carry.
     KnowledgeBeforeMessages,
-    /// A life that looks around does not begin anew when somebody has died or begun meanwhile.
+    /// A life that looks around does not begin anew when a rank has died or begun meanwhile.
     LookOnce,
     /// A life that looks around does not count what its former life made before it sent something to itself.
     ForgetWhatItToldItself,
-    /// Of messages to a rank that begins again, too, a life that looks around reads only those behind what the former life took in.
+    /// A life that looks around reads only messages behind what the former life took in, even of a rank that begins
+    /// again.
     SkipWhatWasConsumed,
-    /// A life that looks around does not count what images know of ranks that have not begun again.
+    /// A life that looks around ignores what images know of ranks that have not begun again.
     ForgetWhatImagesKnow,
-    /// A life begins as soon as others can read what it will know, without another look at who has died or begun.
+    /// Nodes do not tell what messages carry that have come from ranks which have lost their nodes.
+    PiecesWithoutMessages,
+    /// A rank that has lost its node begins without what one of the others knows.
+    LackOnePiece,
+    /// What nodes had told before another one was lost counts.
+    KeepFormerPieces,
+    /// What a rank prints goes without what it depends on.
+    PrintAlone,
+    /// An image counts although what its rank knows is only in it.
+    CountUnvouched,
+    /// A repeated message carries what a new one would, and counts as read.
+    TellAgain,
+    /// A message to a rank that does not know yet what its former life knew has arrived.
+    ArriveUnknown,
+    /// A life begins as soon as others can read what it will know, without another look at dead or new lives.
     PublishAndBegin,
     /// A life begins when its own channel memory has answered.
     BeginEarly,
@@ -302,498 +362,44 @@ pub enum Mutation {
     ServeFromReported,
     /// A channel memory forgets in which reads deliveries were made.
     LoseReports,
-    /// A channel memory tells a later life of one message too few.
+    /// A channel memory reports one message too few to a later life.
     WelcomeShort,
-    /// A channel memory takes what is sent again for something new.
+    /// A channel memory takes a repeated message for a new one.
     AppendAgain,
     /// A channel memory acknowledges one report more than it has.
     MemoryAcknowledgesAhead,
-    /// A channel memory forgets what has been reported.
+    /// A channel memory forgets reported deliveries.
     ForgetReported,
-    /// An image is taken before the channel memories have all that the rank has said.
+    /// An image is taken before the channel memories have all that the rank has sent.
     ImageWithoutSync,
-    /// A restored rank also delivers what it had been served before its image was taken.
+    /// A restored rank also delivers messages served before its image was taken.
     KeepServed,
     /// A restored rank waits until its channel memory acknowledges deliveries that it repeats.
     DeparturesOfImage,
-}
-
-impl Mutation {
-    /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 464] = {
-        use Mutation::*;
-        use Setting::*;
-        const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
-        const MANETHO: Setting = Setting::Causal(Reduction::Manetho);
-        const LOGON: Setting = Setting::Causal(Reduction::LogOn);
-        const VCAUSAL_IN_PLACE: Setting = Setting::Gathering(Reduction::Vcausal);
-        const MANETHO_IN_PLACE: Setting = Setting::Gathering(Reduction::Manetho);
-        const LOGON_IN_PLACE: Setting = Setting::Gathering(Reduction::LogOn);
-        [
-            (SkipHold, Node),
-            (SkipHold, InPlace),
-            (ReleaseOutOfOrder, InPlace),
-            (DeliverBeforeRedo, InPlace),
-            (IgnorePolls, InPlace),
-            (IgnoreLoggerLoss, InPlace),
-            (LoseDeterminants, InPlace),
-            (TrustOwnRecord, InPlace),
-            (AcknowledgeEarly, Node),
-            (ReleaseOutOfOrder, Node),
-            (ReleaseNever, Node),
-            (DeliverBeforeRedo, Process),
-            (DeliverBeforeRedo, Node),
-            (IgnorePolls, Process),
-            (IgnorePolls, Node),
-            (MiscountPolls, Process),
-            (MiscountPolls, Node),
-            (IgnoreSources, Process),
-            (IgnoreSources, Node),
-            (ForgetRecord, Process),
-            (ForgetRecord, Node),
-            (LoseDeterminants, Process),
-            (LoseDeterminants, Node),
-            (AcceptDuplicates, Node),
-            (IgnoreLoggerLoss, Node),
-            (ForgetRecordOnLoggerRestart, Node),
-            (ReplacementClaimsAll, Node),
-            (AnswerShort, Node),
-            (LoggerAcknowledgesAhead, Node),
-            (LoggerDoesNotFence, Node),
-            (ReceiverDoesNotFence, Node),
-            (AcceptStrays, Node),
-            (SeenMeansDelivered, Node),
-            (SeenForgetsBase, Node),
-            (ImageWithHeldFrames, Node),
-            (ImageWithHeldFrames, InPlace),
-            (ImageNotStable, Node),
-            (ImageNotStable, InPlace),
-            (ImageWithoutPolls, Process),
-            (ImageWithoutPolls, Node),
-            (ImageWithoutPolls, InPlace),
-            (ImageWithoutLogs, Node),
-            (LateImage, Process),
-            (LateImage, Node),
-            (LateImage, InPlace),
-            (KeepPassedOver, Process),
-            (KeepPassedOver, Node),
-            (KeepPassedOver, InPlace),
-            (CollectByNewest, Process),
-            (CollectByNewest, Node),
-            (CollectByNewest, InPlace),
-            (CollectBySingle, Process),
-            (CollectBySingle, Node),
-            (CollectBySingle, InPlace),
-            (CollectBeforeComplete, Process),
-            (CollectBeforeComplete, Node),
-            (CollectBeforeComplete, InPlace),
-            (DropDeterminantsEarly, Node),
-            (AskAboveImage, Node),
-            (ForgetBaseOnLoggerRestart, Node),
-            (ForgetBaseOnLoggerRestart, InPlace),
-            (AskFromBeginning, Node),
-            (AppendDropped, Process),
-            (AppendDropped, Node),
-            (AppendDropped, InPlace),
-            (CompareShifted, Process),
-            (CompareShifted, InPlace),
-            (KeepLogs, Process),
-            (KeepLogs, Node),
-            (KeepRecords, Process),
-            (KeepRecords, Node),
-            (KeepDeterminants, Node),
-            (KeepDeterminants, InPlace),
-            (LosePiggybacks, VCAUSAL),
-            (LosePiggybacks, MANETHO),
-            (LosePiggybacks, LOGON),
-            (PiggybackOwn, VCAUSAL),
-            (PiggybackOwn, MANETHO),
-            (PiggybackOwn, LOGON),
-            (OneTableForAll, VCAUSAL),
-            (OneTableForAll, MANETHO),
-            (OneTableForAll, LOGON),
-            (InferTooMuch, VCAUSAL),
-            (InferTooMuch, MANETHO),
-            (InferTooMuch, LOGON),
-            (ReversePiggybacks, VCAUSAL),
-            (ReversePiggybacks, MANETHO),
-            (ReversePiggybacks, LOGON),
-            (ForgetWhenLogged, VCAUSAL),
-            (ForgetWhenLogged, MANETHO),
-            (ForgetWhenLogged, LOGON),
-            (KeepEvents, VCAUSAL),
-            (KeepEvents, MANETHO),
-            (KeepEvents, LOGON),
-            (TellNews, VCAUSAL),
-            (TellNews, MANETHO),
-            (TellNews, LOGON),
-            (AskAllButOne, VCAUSAL),
-            (AskAllButOne, MANETHO),
-            (AskAllButOne, LOGON),
-            (CollectOwn, VCAUSAL),
-            (CollectOwn, MANETHO),
-            (CollectOwn, LOGON),
-            (CompleteAtOnce, VCAUSAL),
-            (CompleteAtOnce, MANETHO),
-            (CompleteAtOnce, LOGON),
-            (ImageWithoutKnowledge, VCAUSAL),
-            (ImageWithoutKnowledge, MANETHO),
-            (ImageWithoutKnowledge, LOGON),
-            (LoggerWithoutOrder, VCAUSAL),
-            (LoggerWithoutOrder, MANETHO),
-            (LoggerWithoutOrder, LOGON),
-            (LoggerAcknowledgesAhead, VCAUSAL),
-            (LoggerAcknowledgesAhead, MANETHO),
-            (LoggerAcknowledgesAhead, LOGON),
-            (DeliverBeforeRedo, VCAUSAL),
-            (DeliverBeforeRedo, MANETHO),
-            (DeliverBeforeRedo, LOGON),
-            (IgnorePolls, VCAUSAL),
-            (IgnorePolls, MANETHO),
-            (IgnorePolls, LOGON),
-            (IgnoreSources, VCAUSAL),
-            (IgnoreSources, MANETHO),
-            (IgnoreSources, LOGON),
-            (MiscountPolls, VCAUSAL),
-            (MiscountPolls, MANETHO),
-            (MiscountPolls, LOGON),
-            (ForgetRecord, VCAUSAL),
-            (ForgetRecord, MANETHO),
-            (ForgetRecord, LOGON),
-            (SeenMeansDelivered, VCAUSAL),
-            (SeenMeansDelivered, MANETHO),
-            (SeenMeansDelivered, LOGON),
-            (SeenForgetsBase, VCAUSAL),
-            (SeenForgetsBase, MANETHO),
-            (SeenForgetsBase, LOGON),
-            (ReceiverDoesNotFence, VCAUSAL),
-            (ReceiverDoesNotFence, MANETHO),
-            (ReceiverDoesNotFence, LOGON),
-            (AcceptDuplicates, VCAUSAL),
-            (AcceptDuplicates, MANETHO),
-            (AcceptDuplicates, LOGON),
-            (LateImage, VCAUSAL),
-            (LateImage, MANETHO),
-            (LateImage, LOGON),
-            (KeepPassedOver, VCAUSAL),
-            (KeepPassedOver, MANETHO),
-            (KeepPassedOver, LOGON),
-            (CollectByNewest, VCAUSAL),
-            (CollectByNewest, MANETHO),
-            (CollectByNewest, LOGON),
-            (CollectBySingle, VCAUSAL),
-            (CollectBySingle, MANETHO),
-            (CollectBySingle, LOGON),
-            (CollectBeforeComplete, VCAUSAL),
-            (CollectBeforeComplete, MANETHO),
-            (CollectBeforeComplete, LOGON),
-            (ForgetRecordOnLoggerRestart, VCAUSAL),
-            (ForgetRecordOnLoggerRestart, MANETHO),
-            (ForgetRecordOnLoggerRestart, LOGON),
-            (ForgetBaseOnLoggerRestart, VCAUSAL),
-            (ForgetBaseOnLoggerRestart, MANETHO),
-            (ForgetBaseOnLoggerRestart, LOGON),
-            (KnowledgeBeforeMessages, VCAUSAL_IN_PLACE),
-            (KnowledgeBeforeMessages, MANETHO_IN_PLACE),
-            (KnowledgeBeforeMessages, LOGON_IN_PLACE),
-            (LookOnce, VCAUSAL_IN_PLACE),
-            (LookOnce, MANETHO_IN_PLACE),
-            (LookOnce, LOGON_IN_PLACE),
-            (SkipWhatWasConsumed, VCAUSAL_IN_PLACE),
-            (SkipWhatWasConsumed, MANETHO_IN_PLACE),
-            (SkipWhatWasConsumed, LOGON_IN_PLACE),
-            (ForgetWhatItToldItself, VCAUSAL_IN_PLACE),
-            (ForgetWhatItToldItself, MANETHO_IN_PLACE),
-            (ForgetWhatItToldItself, LOGON_IN_PLACE),
-            (ForgetWhatImagesKnow, VCAUSAL_IN_PLACE),
-            (ForgetWhatImagesKnow, MANETHO_IN_PLACE),
-            (ForgetWhatImagesKnow, LOGON_IN_PLACE),
-            (PublishAndBegin, VCAUSAL_IN_PLACE),
-            (PublishAndBegin, MANETHO_IN_PLACE),
-            (PublishAndBegin, LOGON_IN_PLACE),
-            (ImageWithoutKnowledge, VCAUSAL_IN_PLACE),
-            (ImageWithoutKnowledge, MANETHO_IN_PLACE),
-            (ImageWithoutKnowledge, LOGON_IN_PLACE),
-            (KeepEvents, VCAUSAL_IN_PLACE),
-            (KeepEvents, MANETHO_IN_PLACE),
-            (KeepEvents, LOGON_IN_PLACE),
-            (LateImage, VCAUSAL_IN_PLACE),
-            (LateImage, MANETHO_IN_PLACE),
-            (LateImage, LOGON_IN_PLACE),
-            (KeepPassedOver, VCAUSAL_IN_PLACE),
-            (KeepPassedOver, MANETHO_IN_PLACE),
-            (KeepPassedOver, LOGON_IN_PLACE),
-            (CollectByNewest, VCAUSAL_IN_PLACE),
-            (CollectByNewest, MANETHO_IN_PLACE),
-            (CollectByNewest, LOGON_IN_PLACE),
-            (CollectBySingle, VCAUSAL_IN_PLACE),
-            (CollectBySingle, MANETHO_IN_PLACE),
-            (CollectBySingle, LOGON_IN_PLACE),
-            (CollectBeforeComplete, VCAUSAL_IN_PLACE),
-            (CollectBeforeComplete, MANETHO_IN_PLACE),
-            (CollectBeforeComplete, LOGON_IN_PLACE),
-            (ForgetBaseOnLoggerRestart, VCAUSAL_IN_PLACE),
-            (ForgetBaseOnLoggerRestart, MANETHO_IN_PLACE),
-            (ForgetBaseOnLoggerRestart, LOGON_IN_PLACE),
-            (AppendDropped, VCAUSAL_IN_PLACE),
-            (AppendDropped, MANETHO_IN_PLACE),
-            (AppendDropped, LOGON_IN_PLACE),
-            (LosePiggybacks, VCAUSAL_IN_PLACE),
-            (LosePiggybacks, MANETHO_IN_PLACE),
-            (LosePiggybacks, LOGON_IN_PLACE),
-            (PiggybackOwn, VCAUSAL_IN_PLACE),
-            (PiggybackOwn, MANETHO_IN_PLACE),
-            (PiggybackOwn, LOGON_IN_PLACE),
-            (OneTableForAll, VCAUSAL_IN_PLACE),
-            (OneTableForAll, MANETHO_IN_PLACE),
-            (OneTableForAll, LOGON_IN_PLACE),
-            (InferTooMuch, VCAUSAL_IN_PLACE),
-            (InferTooMuch, MANETHO_IN_PLACE),
-            (InferTooMuch, LOGON_IN_PLACE),
-            (ReversePiggybacks, VCAUSAL_IN_PLACE),
-            (ReversePiggybacks, MANETHO_IN_PLACE),
-            (ReversePiggybacks, LOGON_IN_PLACE),
-            (ForgetWhenLogged, VCAUSAL_IN_PLACE),
-            (ForgetWhenLogged, MANETHO_IN_PLACE),
-            (ForgetWhenLogged, LOGON_IN_PLACE),
-            (LoggerAcknowledgesAhead, VCAUSAL_IN_PLACE),
-            (LoggerAcknowledgesAhead, MANETHO_IN_PLACE),
-            (LoggerAcknowledgesAhead, LOGON_IN_PLACE),
-            (DeliverBeforeRedo, VCAUSAL_IN_PLACE),
-            (DeliverBeforeRedo, MANETHO_IN_PLACE),
-            (DeliverBeforeRedo, LOGON_IN_PLACE),
-            (IgnorePolls, VCAUSAL_IN_PLACE),
-            (IgnorePolls, MANETHO_IN_PLACE),
-            (IgnorePolls, LOGON_IN_PLACE),
-            (IgnoreSources, VCAUSAL_IN_PLACE),
-            (IgnoreSources, MANETHO_IN_PLACE),
-            (IgnoreSources, LOGON_IN_PLACE),
-            (MiscountPolls, VCAUSAL_IN_PLACE),
-            (MiscountPolls, MANETHO_IN_PLACE),
-            (MiscountPolls, LOGON_IN_PLACE),
-            (ForgetRecord, VCAUSAL_IN_PLACE),
-            (ForgetRecord, MANETHO_IN_PLACE),
-            (ForgetRecord, LOGON_IN_PLACE),
-            (ForgetRecordOnLoggerRestart, VCAUSAL_IN_PLACE),
-            (ForgetRecordOnLoggerRestart, MANETHO_IN_PLACE),
-            (ForgetRecordOnLoggerRestart, LOGON_IN_PLACE),
-            (LoseDeterminants, VCAUSAL_IN_PLACE),
-            (LoseDeterminants, MANETHO_IN_PLACE),
-            (LoseDeterminants, LOGON_IN_PLACE),
-            (AnswerShort, VCAUSAL_IN_PLACE),
-            (AnswerShort, MANETHO_IN_PLACE),
-            (AnswerShort, LOGON_IN_PLACE),
-            (ReplacementClaimsAll, VCAUSAL),
-            (ReplacementClaimsAll, MANETHO),
-            (ReplacementClaimsAll, LOGON),
-            (AnswerShort, VCAUSAL),
-            (AnswerShort, MANETHO),
-            (AnswerShort, LOGON),
-            (ImageWithoutLogs, VCAUSAL),
-            (ImageWithoutLogs, MANETHO),
-            (ImageWithoutLogs, LOGON),
-            (ImageWithoutPolls, VCAUSAL),
-            (ImageWithoutPolls, MANETHO),
-            (ImageWithoutPolls, LOGON),
-            (KeepLogs, VCAUSAL),
-            (KeepLogs, MANETHO),
-            (KeepLogs, LOGON),
-            (KeepRecords, VCAUSAL),
-            (KeepRecords, MANETHO),
-            (KeepRecords, LOGON),
-            (KeepDeterminants, VCAUSAL),
-            (KeepDeterminants, MANETHO),
-            (KeepDeterminants, LOGON),
-            (AppendDropped, VCAUSAL),
-            (AppendDropped, MANETHO),
-            (AppendDropped, LOGON),
-            (AskFromBeginning, VCAUSAL),
-            (AskFromBeginning, MANETHO),
-            (AskFromBeginning, LOGON),
-            (CopyWhenStopped, Auto),
-            (LogsKeepFuture, Auto),
-            (RecordKeepsFuture, Auto),
-            (CutWhenRestarted, Auto),
-            (RevealLostFuture, Auto),
-            (DropKeepsACopy, Auto),
-            (OnlyLostReturn, AutoOnNodes),
-            (LogsStayLost, AutoOnNodes),
-            (CountBeforeStored, AutoOnNodes),
-            (DeliverBeforeRedo, Auto),
-            (IgnorePolls, Auto),
-            (IgnoreSources, Auto),
-            (LoseDeterminants, Auto),
-            (CollectByNewest, Auto),
-            (CollectBySingle, Auto),
-            (DrainOnce, Blocking),
-            (CopyUndrained, Blocking),
-            (DrainBeforeAllStand, Blocking),
-            (RunWhileDraining, Blocking),
-            (CopyWithoutWaiting, Blocking),
-            (CopyWithoutFilling, Blocking),
-            (PromoteIncomplete, Blocking),
-            (MixWaves, Blocking),
-            (DropKeepsACopy, Blocking),
-            (DropSilently, Blocking),
-            (KeepLostFuture, Blocking),
-            (RunWhenWoken, Blocking),
-            (GoWhenOneIsReady, Blocking),
-            (BeginBesideUnknown, Blocking),
-            (KillByGroupOnly, Blocking),
-            (ForgetUnclaimedEnds, Blocking),
-            (LoseTwoWaves, Blocking),
-            (CloseBeforeRewinding, Blocking),
-            (ForgetLostFiles, Blocking),
-            (CountUnwritten, Blocking),
-            (HearOldLives, Blocking),
-            (BeginFromNewest, Blocking),
-            (EndCopiesEarly, Blocking),
-            (KeepOneFile, Blocking),
-            (BeginResumedAnew, Blocking),
-            (NumbersAgain, Blocking),
-            (CopyWithoutWaiting, ChandyLamport),
-            (CopyWithoutFilling, ChandyLamport),
-            (PromoteIncomplete, ChandyLamport),
-            (MixWaves, ChandyLamport),
-            (DropKeepsACopy, ChandyLamport),
-            (DropSilently, ChandyLamport),
-            (KeepLostFuture, ChandyLamport),
-            (RunWhenWoken, ChandyLamport),
-            (GoWhenOneIsReady, ChandyLamport),
-            (BeginBesideUnknown, ChandyLamport),
-            (KillByGroupOnly, ChandyLamport),
-            (ForgetUnclaimedEnds, ChandyLamport),
-            (DeliverBehindMarker, ChandyLamport),
-            (MarkBefore, ChandyLamport),
-            (ForgetChannelState, ChandyLamport),
-            (StateFromNow, ChandyLamport),
-            (StateToNow, ChandyLamport),
-            (StateOfWaveBefore, ChandyLamport),
-            (RecycleAtOnce, ChandyLamport),
-            (KeepFromOwnCut, ChandyLamport),
-            (LetGoEarly, ChandyLamport),
-            (RefillLate, ChandyLamport),
-            (TakeDamagedTransit, ChandyLamport),
-            (CountOldCopies, ChandyLamport),
-            (ForgetLostFiles, ChandyLamport),
-            (CountUnwritten, ChandyLamport),
-            (KeepOneFile, ChandyLamport),
-            (BeginResumedAnew, ChandyLamport),
-            (NumbersAgain, ChandyLamport),
-            (DrainOnce, Group),
-            (CopyUndrained, Group),
-            (DrainBeforeAllStand, Group),
-            (RunWhileDraining, Group),
-            (CopyWithoutWaiting, Group),
-            (CopyWithoutFilling, Group),
-            (PromoteIncomplete, Group),
-            (MixWaves, Group),
-            (DropKeepsACopy, Group),
-            (DropSilently, Group),
-            (KeepLostFuture, Group),
-            (RunWhenWoken, Group),
-            (GoWhenOneIsReady, Group),
-            (BeginBesideUnknown, Group),
-            (KillByGroupOnly, Group),
-            (ForgetUnclaimedEnds, Group),
-            (LoseTwoWaves, Group),
-            (NoNotice, Group),
-            (SendToEarlier, Group),
-            (SendToLater, Group),
-            (TurnTooEarly, Group),
-            (FormerGroups, Group),
-            (OvertakeDeferred, Group),
-            (CopyWithoutBuffer, Group),
-            (CompleteLarge, Group),
-            (BufferByReference, Group),
-            (BufferWithoutBound, Group),
-            (WaitForCalls, Group),
-            (KeepDeferring, Group),
-            (CompleteAfterFirstGroup, Group),
-            (WriteAllAtOnce, Group),
-            (LeaseNeverEnds, BlockingOnNodes),
-            (LeaseNeverEnds, ChandyLamportOnNodes),
-            (LeaseNeverEnds, GroupOnNodes),
-            (LeaseFromAnswer, ChandyLamportOnNodes),
-            (RanksIgnoreLease, BlockingOnNodes),
-            (RanksIgnoreLease, ChandyLamportOnNodes),
-            (RanksIgnoreLease, GroupOnNodes),
-            (ForgetEpoch, ChandyLamportOnNodes),
-            (LostWhenSuspected, BlockingOnNodes),
-            (LostWhenSuspected, ChandyLamportOnNodes),
-            (LostWhenSuspected, GroupOnNodes),
-            (TellNobodyOfLoss, BlockingOnNodes),
-            (TellNobodyOfLoss, ChandyLamportOnNodes),
-            (TellNobodyOfLoss, GroupOnNodes),
-            (BeginOnLostNode, BlockingOnNodes),
-            (BeginOnLostNode, ChandyLamportOnNodes),
-            (BeginOnLostNode, GroupOnNodes),
-            (FilesOutliveNodes, BlockingOnNodes),
-            (FilesOutliveNodes, ChandyLamportOnNodes),
-            (FilesOutliveNodes, GroupOnNodes),
-            (CountBeforePartner, BlockingOnNodes),
-            (CountBeforePartner, ChandyLamportOnNodes),
-            (CountBeforePartner, GroupOnNodes),
-            (SayUnflushed, BlockingOnNodes),
-            (SayUnflushed, ChandyLamportOnNodes),
-            (SayUnflushed, GroupOnNodes),
-            (TakeFormerEpoch, BlockingOnNodes),
-            (TakeFormerEpoch, ChandyLamportOnNodes),
-            (TakeFormerEpoch, GroupOnNodes),
-            (LoseEarlyEpoch, BlockingOnNodes),
-            (LoseEarlyEpoch, ChandyLamportOnNodes),
-            (LoseEarlyEpoch, GroupOnNodes),
-            (CopyWhenStopped, Hierarchical),
-            (NoteWhenCopied, Hierarchical),
-            (DropKeepsACopy, Hierarchical),
-            (KeepPassedOver, Hierarchical),
-            (LogsKeepFuture, Hierarchical),
-            (RevealLostFuture, Hierarchical),
-            (ForgetInTransit, Hierarchical),
-            (KeepOfNewestWave, Hierarchical),
-            (KeepInside, Hierarchical),
-            (DropBetweenGroups, Hierarchical),
-            (ReturnAlone, Hierarchical),
-            (RecordsReturn, Hierarchical),
-            (PlacesKeepFuture, Hierarchical),
-            (ForgetWhatWasSent, Hierarchical),
-            (DeliverBeforeRedo, Hierarchical),
-            (IgnorePolls, Hierarchical),
-            (IgnoreSources, Hierarchical),
-            (LoseDeterminants, Hierarchical),
-            (CollectByNewest, Hierarchical),
-            (CollectBySingle, Hierarchical),
-            (AppendDropped, Hierarchical),
-            (KeepLogs, Hierarchical),
-            (LeaveUnreported, ChannelMemory),
-            (ReportLate, ChannelMemory),
-            (ForgetHeld, ChannelMemory),
-            (BeginEarly, ChannelMemory),
-            (MemoryDoesNotFence, ChannelMemory),
-            (ServeInAnotherOrder, ChannelMemory),
-            (ServeFromReported, ChannelMemory),
-            (LoseReports, ChannelMemory),
-            (WelcomeShort, ChannelMemory),
-            (AppendAgain, ChannelMemory),
-            (MemoryAcknowledgesAhead, ChannelMemory),
-            (DeliverBeforeRedo, ChannelMemory),
-            (IgnorePolls, ChannelMemory),
-            (MiscountPolls, ChannelMemory),
-            (ForgetRecord, ChannelMemory),
-            (AskFromBeginning, ChannelMemory),
-            (AppendDropped, ChannelMemory),
-            (CollectByNewest, ChannelMemory),
-            (CollectBySingle, ChannelMemory),
-            (CollectBeforeComplete, ChannelMemory),
-            (KeepPassedOver, ChannelMemory),
-            (LateImage, ChannelMemory),
-            (ImageWithoutPolls, ChannelMemory),
-            (ImageWithHeldFrames, ChannelMemory),
-            (KeepLogs, ChannelMemory),
-            (ForgetReported, ChannelMemory),
-            (ImageWithoutSync, ChannelMemory),
-            (KeepServed, ChannelMemory),
-            (DeparturesOfImage, ChannelMemory),
-        ]
-    };
+    /// Survivors' receives end where a failure is known, although others do not know it.
+    EndAtOnce,
+    /// An agent says that its survivors know of a failure, and tells them later.
+    AnswerUnwritten,
+    /// An agent does not say that its survivors know of failures.
+    AnswerNothing,
+    /// The end of a rank is told before other nodes have what it sent.
+    TellUnflushed,
+    /// Movers wait for a lost node.
+    FlushToLost,
+    /// What the dead have sent is not taken before receives from them end.
+    EndBeforeTaking,
+    /// Messages of ranks that have failed are taken when they come later.
+    TakeFromBuried,
+    /// Half a message of the dead is waited for.
+    KeepHalf,
+    /// Of the ranks of a lost node one is told as failed.
+    OneRankOfNode,
+    /// A revocation is told on one node.
+    RevokeOnOneNode,
+    /// Members of one agreement learn of different failures.
+    TwoVerdicts,
+    /// Collective calls among some members end when any member has failed.
+    EndGroups,
+    /// Survivors do not agree on the communicator that they have made.
+    ShrinkOnce,
 }

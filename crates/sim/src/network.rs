@@ -17,6 +17,7 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Answer;
 
 use crate::checkers::{COLLECTED, Violation, violation};
+use crate::log::Log;
 use crate::mutation::Mutation;
 use crate::process::{Frame, State};
 use crate::world::{Event, World};
@@ -26,11 +27,26 @@ use crate::world::{Event, World};
 pub(crate) struct Wire {
     /// Entries of the log that the receiver can see.
     pub revealed: u64,
-    /// What the messages of its log carry, where a log outlives its rank under causal logging.
+    /// The piggybacks of its log's messages, where a log outlives its rank under causal logging.
     pub carried: Vec<Vec<u8>>,
     pub last_arrival: u64,
     /// Increased when the wire breaks.
     pub connection: u64,
+}
+
+impl Wire {
+    /// The piggybacks of the messages that are in `log`.
+    pub fn carried_by(&self, log: &Log) -> Vec<Vec<u8>> {
+        let carried = self.carried.iter().take(log.end() as usize);
+        carried.skip(log.dropped() as usize).cloned().collect()
+    }
+
+    /// Message `ssn` carries that.
+    pub fn carry(&mut self, ssn: u64, carried: Vec<u8>) {
+        // Those before it that are not here have been dropped.
+        self.carried.resize(ssn as usize - 1, Vec::new());
+        self.carried.push(carried);
+    }
 }
 
 /// Ranks and event loggers in two parts that cannot reach each other.
@@ -43,7 +59,7 @@ pub(crate) struct Partition {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
-    /// With what it carries under causal logging.
+    /// With its piggyback under causal logging.
     Frame(Frame, Vec<u8>),
     /// `base`, in causal logging: deliveries of the sender that its images cover.
     Connect {
@@ -118,7 +134,7 @@ impl World {
         wire.last_arrival - self.now
     }
 
-    fn reveal_later(&mut self, from: Rank, to: Rank) {
+    pub(crate) fn reveal_later(&mut self, from: Rank, to: Rank) {
         let delay = self.arrival(from, to);
         let connection = self.wires[from as usize][to as usize].connection;
         self.schedule(delay, Event::Reveal { from, to, connection });
@@ -168,9 +184,9 @@ impl World {
         };
         process.pushed[to as usize] = ssn;
         self.checkers.publish(from, to, ssn, noticed)?;
-        let carried = self.piggyback(from, to, frame.after);
+        let carried = self.piggyback(from, to, ssn, frame.after);
         if self.rules.memory_survives {
-            self.wires[from as usize][to as usize].carried.push(carried);
+            self.wires[from as usize][to as usize].carry(ssn, carried);
             self.reveal_later(from, to);
             return Ok(());
         }
@@ -192,7 +208,7 @@ impl World {
         self.ranks[from as usize].pushed[to as usize] = have;
         self.checkers.rewound(from, to, have);
         if self.rules.causal.is_some() && matches!(self.ranks[from as usize].state, State::Recovering(_)) {
-            // A life that collects sends nothing; it does when it begins.
+            // A life that collects sends nothing before it begins.
             return Ok(());
         }
         let mut ssn = have + 1;
@@ -241,7 +257,7 @@ impl World {
         self.transmit(rank, to, Body::Seen { visible, have, covered });
     }
 
-    /// What was under way between two ranks is lost, without a crash.
+    /// Messages under way between two ranks are lost, without a crash.
     pub(crate) fn break_wire(&mut self, one: Rank, other: Rank) {
         if self.rules.memory_survives {
             return;
@@ -328,7 +344,7 @@ impl World {
                 return Ok(());
             }
             if recovery.seen[by as usize].is_none() {
-                // A life that began after this one asked has not heard the question.
+                // A life that began after the question has not got it.
                 self.connect(rank, by);
             }
         }

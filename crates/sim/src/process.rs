@@ -1,16 +1,16 @@
-//! One rank: what its node keeps for it, what its present life holds, and the step it takes next.
+//! One rank: what its node keeps for it, what its present life holds, and its next step.
 
 use std::collections::VecDeque;
 
 use resurgo_protocol::causal::{Collection, Event};
 use resurgo_protocol::hierarchical::Kept;
-use resurgo_protocol::{Arrival, Next, Rank, Sending, Tolerate};
+use resurgo_protocol::{Arrival, Causal, Next, Rank, Sending, Tolerate};
 
 use crate::checkers::{COLLECTED, NO_ORPHAN, Violation, violation};
 use crate::gathering::Looking;
 use crate::image::Image;
 use crate::kept::KeptImages;
-use crate::log::{Cursor, Entry, Log, Record};
+use crate::log::{Cursor, Entry, Log, Moving, Record};
 use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
 use crate::subject::Subject;
@@ -45,7 +45,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// The event logger is lost; what was dropped from the record is stable all the same.
+    /// The event logger is lost; deliveries dropped from the record stay stable.
     pub fn lose_logger(&mut self, dropped: u64) {
         self.subject.event_logger_lost();
         self.subject.acknowledge(dropped);
@@ -55,7 +55,7 @@ impl Life {
 /// A life that asks what it must repeat (only where node memory is lost).
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// What it begins from; nothing: the beginning of the program.
+    /// The image that it begins from; none: the beginning of the program.
     pub image: Option<Box<Image>>,
     /// The event logger is asked for the deliveries above this.
     pub above: Cursor,
@@ -65,16 +65,18 @@ pub(crate) struct Recovery {
     pub seen: Vec<Option<u64>>,
     /// Ranks that asked before the record was known.
     pub asked: Vec<Rank>,
-    /// Causal logging: what others know is collected.
+    /// Causal logging: collects what others know.
     pub collection: Option<Box<Collection>>,
     /// Causal logging: epoch of the event logger that has answered; 0: none.
     pub answered: u64,
-    /// What others know is looked at.
+    /// Looks at what others know.
     pub looking: Option<Box<Looking>>,
+    /// What it will know, where nodes have told that.
+    pub begun: Option<Box<Causal>>,
 }
 
 impl Recovery {
-    /// One that has heard nothing, in a job of `size` ranks.
+    /// A life without any answer, in a job of `size` ranks.
     pub fn new(size: usize, image: Option<Box<Image>>, above: Cursor, collection: Option<Box<Collection>>) -> Self {
         Self {
             image,
@@ -85,6 +87,7 @@ impl Recovery {
             collection,
             answered: 0,
             looking: None,
+            begun: None,
         }
     }
 }
@@ -107,22 +110,29 @@ pub(crate) struct Process {
     pub logs: Vec<Log>,
     /// Survives the process, not the node.
     pub record: Record,
-    /// Per source, what has arrived and is not delivered.
+    /// Per source, arrived messages that are not delivered.
     pub incoming: Vec<VecDeque<Frame>>,
-    /// Per rank, the latest life that has been heard of.
+    /// Per rank, its latest known life.
     pub peers: Vec<u64>,
     /// Per destination, the last message that need not be sent (again).
     pub pushed: Vec<u64>,
     /// Per destination, the messages that any life has made visible. Survives the process.
     pub sent_ever: Vec<u64>,
-    /// Per source, what has been delivered, as the sender may see it. Survives the process.
+    /// Per source, delivered messages, as the sender may see them. Survives the process.
     pub consumed: Vec<u64>,
-    /// What the last life knew that has begun, where that can still be read; and whether that is the present life, which has ended.
+    /// The record was lost with the node: the next life gets it from the event logger.
+    pub record_lost: bool,
+    /// Per source, the messages in the record when a life knew it, as others can read it; none since a loss.
+    pub counts: Option<Vec<u64>>,
+    /// The knowledge of the last life that began, where others can still read it; and whether that is the present life,
+    /// which has ended.
     pub left_behind: Vec<Event>,
     pub has_told: bool,
+    /// What it has to do with lost nodes, under causal logging.
+    pub moving: Moving,
     /// How often a life has told what it knows before it began.
     pub told: u64,
-    /// Per rank, its last delivery that was known when an image was taken last (causal logging). Survives the process.
+    /// Per rank, its last delivery that was known at the last image (causal logging). Survives the process.
     pub noted: Vec<u64>,
     /// The event logger this life is connected to; 0: none.
     pub logger_epoch: u64,
@@ -130,8 +140,10 @@ pub(crate) struct Process {
     pub cuts: Vec<u64>,
     pub images: KeptImages<Image>,
     pub image_wanted: bool,
-    /// Images still to be taken at the end of the run.
+    /// Images still to be taken at the end of the run, where they are taken alone.
     pub images_due: usize,
+    /// Where they are taken in waves: the first that is taken at the end of the run.
+    pub last_waves: u64,
 }
 
 impl Process {
@@ -145,7 +157,7 @@ impl Process {
         }
     }
 
-    /// What is left of a rank when its node is gone.
+    /// The rest of a rank when its node is gone.
     pub fn lost(rank: Rank, size: usize) -> Self {
         Self {
             rank,
@@ -159,8 +171,11 @@ impl Process {
             pushed: vec![0; size],
             sent_ever: vec![0; size],
             consumed: vec![0; size],
+            record_lost: false,
+            counts: Some(vec![0; size]),
             left_behind: Vec::new(),
             has_told: false,
+            moving: Moving::default(),
             told: 0,
             noted: vec![0; size],
             logger_epoch: 0,
@@ -168,6 +183,7 @@ impl Process {
             images: KeptImages::default(),
             image_wanted: false,
             images_due: 0,
+            last_waves: 0,
         }
     }
 
@@ -203,7 +219,7 @@ impl Process {
         self.cuts.get(incarnation as usize - 1).is_some_and(|cut| now > *cut)
     }
 
-    /// The record is known: what others ask can be answered.
+    /// The record is known: the rank can answer questions.
     pub fn knows_record(&self) -> bool {
         match &self.state {
             State::Down => false,
@@ -252,6 +268,11 @@ impl World {
                     process.finished = true;
                     self.log_deliveries(rank);
                     self.note(|| format!("{rank} finishes"));
+                    self.refuse_wave(rank);
+                    if self.imaging.closing && self.waves.is_none() {
+                        // A node that was to leave may have had an image of it before.
+                        self.wants_last_images(rank);
+                    }
                     return Ok(());
                 }
                 Action::Read => {
@@ -265,6 +286,7 @@ impl World {
         if self.rules.tolerate == Tolerate::Node && self.random.one_in(2) {
             self.log_deliveries(rank);
         }
+        self.print(rank);
         let incarnation = self.ranks[rank as usize].incarnation;
         let pause = 1 + self.random.below(self.pace.step);
         self.schedule(pause, world::Event::Step { rank, incarnation });
@@ -276,7 +298,7 @@ impl World {
         let State::Up(life) = &mut process.state else {
             return Ok(());
         };
-        let quiet = process.image_wanted && self.imaging.quiet;
+        let quiet = (process.image_wanted || process.images.asked.is_some()) && self.imaging.quiet;
         let next = match life.subject.next() {
             _ if deliveries == READ_ENTRIES => Next::Nothing,
             Next::NeedRecord => {
@@ -293,7 +315,7 @@ impl World {
             Next::From(source) if self.available(rank, source) => Some(source),
             // The read lasts until the message comes.
             Next::From(_) => return Ok(()),
-            // To come to a moment at which an image may be taken.
+            // To reach a moment for an image.
             Next::Any if quiet => None,
             Next::Any if deliveries == 0 || !self.random.one_in(3) => self.any_available(rank),
             _ => None,
@@ -318,7 +340,7 @@ impl World {
             .find(|source| self.available(rank, *source))
     }
 
-    /// Whether the next message from `source` is here; drops what is not wanted before it.
+    /// Whether the next message from `source` is here; drops unwanted ones before it.
     fn available(&mut self, rank: Rank, source: Rank) -> bool {
         let delivered = self.ranks[rank as usize].delivered(source);
         if self.rules.memory_survives {
@@ -332,7 +354,7 @@ impl World {
         while let Some(frame) = incoming.front() {
             match life.subject.accepts(source, frame.ssn) {
                 Arrival::Next => return true,
-                // What is missing before an early one comes again, and then this one does too.
+                // Missing messages before an early one come again, and so does this one.
                 Arrival::Duplicate | Arrival::Early => incoming.pop_front(),
             };
         }

@@ -2,8 +2,8 @@
 //! reads in which they were given them.
 //!
 //! A program is a list of phases, the same on every rank; a rank turns each into steps (send, receive, probe,
-//! read). What a rank sends is a running hash of all it has seen, and in phases that *leak* this includes how
-//! many reads found nothing, as an idle loop around `MPI_Test` would.
+//! read). What a rank sends is a running hash of all it has seen. In phases that *leak* this includes how many
+//! reads found nothing, as in an idle loop around `MPI_Test`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use resurgo_protocol::Rank;
 
 use crate::random::{Random, mix};
 
-/// A message as tag matching sees it.
+/// A message for tag matching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     pub source: Rank,
@@ -20,7 +20,7 @@ pub struct Message {
     pub content: u64,
 }
 
-/// What a rank does next.
+/// The next action of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     Send {
@@ -35,7 +35,7 @@ pub enum Action {
 
 #[derive(Debug, Clone, Copy)]
 enum Pattern {
-    /// Everyone sends a few messages to some others and receives as many as it is due, from any source.
+    /// All ranks send a few messages to some others and receive as many as are due, from any source.
     Exchange {
         dense: u64,
     },
@@ -50,11 +50,11 @@ enum Pattern {
     Allreduce,
     /// Pairwise, including a message to oneself.
     Alltoall,
-    /// Rank 0 hands out tasks to whoever asks first; workers idle between tasks.
+    /// Rank 0 hands out tasks to the first rank that asks; workers idle between tasks.
     MasterWorker {
         tasks: u64,
     },
-    /// Everyone sends to the root, which probes before it receives.
+    /// All ranks send to the root, which probes before it receives.
     ProbeGather {
         root: Rank,
         each: u64,
@@ -72,7 +72,7 @@ struct Phase {
     leaks: bool,
 }
 
-/// What the ranks of a job run.
+/// The programs of a job's ranks.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub size: usize,
@@ -173,7 +173,7 @@ enum Step {
         workers: u32,
     },
     Worker,
-    /// The worker looks at what the master's last answer was.
+    /// The worker looks at the master's last answer.
     Answered,
 }
 
@@ -199,7 +199,7 @@ impl Program {
         self.state
     }
 
-    /// Something that no replay would repeat: a clock's time, a neighbour's memory.
+    /// A value that no replay repeats: a clock's time, a neighbour's memory.
     pub fn surprise(&mut self, value: u64) {
         self.state = mix(self.state, value);
     }

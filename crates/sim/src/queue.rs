@@ -1,4 +1,4 @@
-//! What is to happen, in order of time; at one moment, in the order in which it was scheduled.
+//! Future events, in order of time; at one moment, in the order of scheduling.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! A store of images whose bandwidth is shared by those who write to it, or read from it, equally.
+//! A store of images; its users share its bandwidth equally, for writing and for reading.
 
 use resurgo_protocol::Rank;
 
@@ -16,7 +16,7 @@ pub struct Storage {
 /// One direction of it.
 pub(crate) struct Store {
     storage: Storage,
-    /// Who uses it, and how many bytes are missing.
+    /// Its users, with their missing bytes.
     users: Vec<(Rank, f64)>,
     /// When that was so.
     since: u64,
@@ -36,7 +36,7 @@ impl Store {
         }
     }
 
-    /// How often somebody has begun, stopped or ended.
+    /// How often a user has begun, stopped or ended.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -59,13 +59,13 @@ impl Store {
         self.users.push((rank, self.storage.image as f64));
     }
 
-    /// Not any more, if it did.
+    /// Stops a use, if there is one.
     pub fn stop(&mut self, rank: Rank, now: u64) {
         self.advance(now);
         self.users.retain(|(user, _)| *user != rank);
     }
 
-    /// Whose images are whole `now`.
+    /// The ranks whose images are complete `now`.
     pub fn end(&mut self, now: u64) -> Vec<Rank> {
         self.advance(now);
         let ended = |user: &(Rank, f64)| user.1 < NOTHING;
@@ -75,10 +75,10 @@ impl Store {
         ranks
     }
 
-    /// When the next image is there, as long as nobody begins.
+    /// When the next image is complete, if no other user begins.
     pub fn next_end(&self) -> Option<u64> {
         let least = self.users.iter().map(|(_, left)| *left).reduce(f64::min)?;
-        // Not before it is whole.
+        // Not before it is complete.
         Some(self.since + (least.max(0.0) / self.rate()).ceil() as u64)
     }
 }

@@ -1,5 +1,5 @@
-//! Model programs with the communication of the kernels, on many ranks under causal message logging: what is piggybacked,
-//! with and without event loggers, and what a lost rank collects (Bouteiller 2005, Figures 6 to 8 and 10).
+//! Model programs with the communication of the kernels, on many ranks under causal message logging. They show the
+//! piggybacks, with and without event loggers, and what a lost rank collects (Bouteiller 2005, Figures 6 to 8 and 10).
 //!
 //! No failures and no checkers. The protocol is the real one, and so are the bytes of every piggyback; its time is measured on
 //! the processor that runs this. Time on the network, in the event loggers and in the programs is modelled.
@@ -26,7 +26,7 @@ const RECORD: u64 = 16;
 /// Bytes of a clock in an acknowledgement.
 const CLOCK: u64 = 8;
 
-/// What things cost. Times in nanoseconds.
+/// Costs. Times in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Costs {
     /// From leaving a network interface to arriving at another.
@@ -52,7 +52,7 @@ pub struct Study {
     pub costs: Costs,
 }
 
-/// What it came to.
+/// The result of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Measured {
     pub messages: u64,
@@ -150,13 +150,13 @@ struct World {
     queue: Queue<Happening>,
     processes: Vec<Process>,
     loggers: Vec<Logger>,
-    /// Events that all ranks keep, when each last delivered something; and how many they may.
+    /// Events that all ranks keep, when each last delivered a message; and the most that they may.
     kept: u64,
     most: u64,
     measured: Measured,
 }
 
-/// Runs `study` with at most `limit` MiB of memory for what ranks keep.
+/// Runs `study` with at most `limit` MiB of memory for ranks' knowledge.
 pub fn run(study: Study, limit: u64) -> Result<Measured, Error> {
     let accepts = study.kernel.accepts();
     if !study.kernel.runs_on(study.ranks) {
@@ -340,7 +340,7 @@ impl World {
             .push(at + self.study.costs.latency, Happening::Arrive { to, message });
     }
 
-    /// What has arrived is delivered in the order in which it came, whatever the program waits for.
+    /// Delivers arrived messages in order, whatever the program waits for.
     fn deliver_all(&mut self, rank: Rank) -> Result<(), Error> {
         while let Some(message) = self.processes[rank as usize].arrived.pop_front() {
             let process = &mut self.processes[rank as usize];
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// What has come meanwhile is served together.
+    /// Serves together what has arrived meanwhile.
     fn begin_serving(&mut self, index: usize) {
         let logger = &mut self.loggers[index];
         logger.serving = std::mem::take(&mut logger.frames);
@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// One thread: it stores what has come, and then says to whom it came from what is stable of all (§IV.B.4).
+    /// One thread: it stores arrived deliveries, and then sends their senders the stable clocks of all ranks (§IV.B.4).
     fn serve(&mut self, index: usize) -> Result<(), Error> {
         let costs = self.study.costs;
         let others = self.loggers.len();

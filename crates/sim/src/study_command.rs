@@ -6,6 +6,8 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Reduction;
 use resurgo_sim::study::{Costs, Error, Kernel, Measured, Study, run};
 
+use crate::command::{list, print, scaled};
+
 const USAGE: &str =
     "usage: resurgo-sim study [--kernels LIST] [--reductions LIST] [--event-loggers LIST] [--ranks LIST]
                          [--messages COUNT] [--latency US] [--bandwidth MB/S] [--logger US] [--point NS]
@@ -45,24 +47,6 @@ struct Arguments {
     messages: u64,
     costs: Costs,
     memory: u64,
-}
-
-/// `words` of a list, each of which `known` must know.
-pub fn list<T>(option: &str, words: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
-    let one = |word: &str| known(word).ok_or_else(|| format!("{option}: {word:?} is none of what it takes"));
-    words.split(',').map(one).collect()
-}
-
-/// A positive number of `unit`s.
-pub fn scaled(option: &str, text: &str, unit: f64) -> Result<u64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number < 1e9);
-    let number = number.ok_or_else(|| format!("{option} {text}: a positive number is needed"))?;
-    Ok(((number * unit).round() as u64).max(1))
-}
-
-/// The same of each part between commas.
-pub fn scaled_list(word: &str, value: &str, unit: f64) -> Result<Vec<u64>, String> {
-    value.split(',').map(|part| scaled(word, part, unit)).collect()
 }
 
 fn parse(words: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
@@ -134,9 +118,9 @@ fn line(study: &Study, reduction: &str, measured: &Measured) -> String {
     )
 }
 
-/// All combinations that were asked for; ends at the first that cannot be run.
+/// All requested combinations; ends at the first that cannot run.
 pub fn study(words: impl Iterator<Item = String>) -> ExitCode {
-    crate::print(parse(words), USAGE, lines)
+    print(parse(words), USAGE, lines)
 }
 
 fn lines(arguments: &Arguments) -> Result<(), Error> {

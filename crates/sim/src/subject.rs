@@ -12,18 +12,18 @@ use crate::mutation::Mutation;
 pub struct Subject {
     rank: Rank,
     protocol: Pessimistic,
-    /// Under causal logging, what stands beside it.
+    /// Under causal logging, the state beside it.
     pub causal: Option<Causal>,
-    /// What it found wrong with the last delivery.
+    /// The error that it found in the last delivery.
     pub orphan: Option<Error>,
     mutation: Option<Mutation>,
-    /// What the real protocol would have been told, for the variants that keep it from it.
+    /// The input that the real protocol would get, for variants that keep it from it.
     record: u64,
     sent_before: Vec<u64>,
     expected: Option<Recorded>,
     released: Vec<(Rank, u64)>,
     reads: u64,
-    /// Reads that the image did not say.
+    /// Reads that the image leaves out.
     lost_reads: u64,
 }
 
@@ -66,7 +66,7 @@ impl Subject {
         };
         let mut protocol = Pessimistic::recovering(rank, size, tolerate, told_deliveries, told_sent);
         if told_deliveries < deliveries && tolerate == Tolerate::Node {
-            // The caller acknowledges only what is new; a life that knows of no record would wait for ever.
+            // The caller acknowledges only new deliveries; a life without a known record would wait for ever.
             protocol = Pessimistic::recovering(rank, size, Tolerate::Process, 0, vec![0; size]);
         }
         Self {
@@ -122,7 +122,7 @@ impl Subject {
         self.mutation == Some(mutation)
     }
 
-    /// True when this variant is kept from knowing its record.
+    /// True if this variant does not get to know its record.
     fn blind(&self) -> bool {
         self.is(Mutation::IgnoreSources) || self.is(Mutation::ForgetRecord)
     }
@@ -181,6 +181,18 @@ impl Subject {
             }
         }
         (determinant, new)
+    }
+
+    /// The piggyback of message `ssn` to `to`, which leaves now.
+    pub fn piggyback_of(&mut self, to: Rank, ssn: u64) -> Piggyback {
+        match self.causal.as_ref().filter(|_| ssn <= self.sent_before[to as usize]) {
+            Some(causal) if !self.is(Mutation::TellAgain) => {
+                let mut piggyback = Piggyback::default();
+                causal.carry_again(&mut piggyback);
+                piggyback
+            }
+            _ => self.piggyback(to),
+        }
     }
 
     pub fn piggyback(&mut self, to: Rank) -> Piggyback {
@@ -246,7 +258,7 @@ impl Subject {
         }
     }
 
-    /// What the event logger is sent of the deliveries of `rank` after the first `above`.
+    /// The deliveries of `rank` after the first `above`, as sent to the event logger.
     pub fn to_log(&self, rank: Rank, above: u64, records: &[Recorded]) -> Vec<Event> {
         match &self.causal {
             Some(causal) => causal.to_log(above, records),

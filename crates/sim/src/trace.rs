@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 const LINES: usize = 60;
 
-/// Empty where nobody wants it: then no line is made.
+/// Empty without a request for a trace: then no line is made.
 pub(crate) struct Trace(Option<VecDeque<String>>);
 
 impl Trace {

@@ -1,19 +1,25 @@
-//! The settings `blocking`, `chandy-lamport` and `group`: ranks over channels without retention, coordinated waves by real [`Wave`]s,
-//! [`Cut`](resurgo_protocol::chandy_lamport::Cut)s and [`Turn`]s, and the return of all ranks by real [`Return`]s, with crashes at every step.
+//! The settings `blocking`, `chandy-lamport` and `group`: ranks over channels without retention, with crashes at every
+//! step. Waves are coordinated by real [`Wave`]s, [`Cut`](resurgo_protocol::chandy_lamport::Cut)s and [`Turn`]s; all
+//! ranks return by real [`Return`]s.
 //!
-//! What follows from what happens the real [`Coordinator`](resurgo_protocol::Coordinator) decides, and a simulated agent ([`agent`])
-//! carries it out: every process has a number that the agent may not know yet, datagrams and the news of ends arrive late, and what is
-//! killed lives on for a moment.
+//! The real [`Coordinator`](resurgo_protocol::Coordinator) decides what follows from events, and a simulated agent
+//! ([`agent`]) carries it out. Every process has a number that the agent may not know yet. Datagrams and the news of
+//! ends arrive late, and a killed process lives on for a moment.
 
 mod agent;
 mod channel;
 mod checkers;
+mod fetching;
 mod groups;
 mod links;
 mod lives;
 mod losses;
 mod nodes;
+mod parity;
+mod places;
 mod rank;
+mod replicas;
+mod sets;
 mod stored;
 
 use std::collections::BTreeMap;
@@ -23,7 +29,6 @@ use resurgo_protocol::group::formation;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
 
-use crate::causal::Piggybacks;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
 use crate::mutation::Mutation;
 use crate::program::Job;
@@ -35,18 +40,21 @@ use agent::Agent;
 use channel::Channel;
 use checkers::Checkers;
 use nodes::{Happening, Nodes, Storage};
+use places::{InPlace, Places};
 use rank::{Memory, Phase, Piece, Process};
 
 /// Events after the last failure by which every rank must have finished.
 const PATIENCE: u64 = 50_000;
 /// The same where ranks compute for long while others look for messages, or where nodes have heartbeats.
 const MORE_PATIENCE: u64 = 300_000;
+/// How often nodes are left on purpose, at most.
+const MOST_LEFT: u32 = 20;
 
 /// From the agent to a process. Numbers are those of waves.
 #[derive(Debug, Clone, Copy)]
 enum ToRank {
     Checkpoint(u64),
-    /// Hold back what must not pass now.
+    /// Hold back messages that must not pass now.
     Notice(Turn),
     Drain(u64),
     Go(u64),
@@ -85,11 +93,11 @@ struct Snapshot {
     wave: u64,
     memory: Memory,
     alive: bool,
-    /// The agent has not been told of it.
+    /// The agent does not know it yet.
     under_way: bool,
-    /// When all that it has said has been heard, and the process that it has made has closed its end of the socket.
+    /// When all of its reports are read, and the process that it made has closed its end of the socket.
     heard: u64,
-    /// It was lost before it could tell the number of the process that it has made.
+    /// It was lost before it could report the number of the process that it made.
     mute: bool,
 }
 
@@ -97,33 +105,34 @@ struct Snapshot {
 #[derive(Debug)]
 enum Event {
     Step(usize),
-    /// A process that may be computing is made to hear what it has been asked for.
+    /// A process that may be computing must read its orders.
     Force(usize),
     /// The image of a rank in this wave is in its file.
     Written(Rank, u64),
     ToRank(usize, ToRank),
     ToAgent(usize, ToAgent),
-    /// A process says that its copy exists.
+    /// A process reports that its copy exists.
     Tell(usize, ToAgent),
     /// The signal that ends a process arrives.
     Dies(usize),
-    /// The agent hears that a process has ended, in order or not.
+    /// The agent learns that a process has ended, in order or not.
     Ended(usize, bool),
-    /// Somebody wants a wave.
+    /// A wave is requested.
     Wave,
-    /// The agent hears what follows from the failure of a rank.
+    /// The agent learns what follows from the failure of a rank.
     Return(Rank),
     /// A copy is asked for a process of this generation and life.
     Wake(usize, u64, u64),
-    /// The agent hears the number of a process that this copy has made.
+    /// The agent learns the number of a process that this copy has made.
     Woken(usize, usize),
     /// A new process has a process group of its own.
     Grouped(usize),
-    /// A new process makes its part of the node memory what it was at the wave.
+    /// A new process restores its part of the node memory to the wave.
     Rewind(usize),
-    /// The agent hears that a copy is gone.
+    /// The agent learns that a copy is gone.
     CopyGone(Rank, usize),
     Node(Happening),
+    Place(InPlace),
 }
 
 /// How waves go from group to group.
@@ -143,13 +152,13 @@ struct Announced {
     former: u64,
 }
 
-/// What is on its way between ranks.
+/// Messages on their way between ranks.
 struct Transit {
     /// `channels[from][to]`.
     channels: Vec<Vec<Channel>>,
     /// `state[from][to]`: what was in transit in these waves.
     state: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
-    /// What a variant should have put there.
+    /// The correct contents, in a variant.
     checked: Option<Vec<Vec<Vec<Piece>>>>,
     /// `announced[from][to]`.
     announced: Vec<Vec<Announced>>,
@@ -159,6 +168,13 @@ struct Transit {
     longest: u64,
     /// How many messages there have been.
     messages: u64,
+}
+
+/// A wave, as a place has it.
+#[derive(Debug, Clone)]
+struct Whole {
+    images: Vec<Memory>,
+    transit: Option<Vec<Vec<Vec<Piece>>>>,
 }
 
 /// How long things take at most, in ticks.
@@ -173,9 +189,9 @@ struct Pace {
 struct Crashes {
     one_in: u64,
     left: u64,
-    /// Events before the first failure that chance brings.
+    /// Events before the first random failure.
     calm: u64,
-    /// Processes like to crash while all return, or while a wave is taken.
+    /// Processes tend to crash while all return, or while a wave is taken.
     spiteful: bool,
 }
 
@@ -188,13 +204,14 @@ struct World {
     size: usize,
     checkers: Checkers,
     agent: Agent,
-    /// All there have ever been.
+    /// All processes so far.
     processes: Vec<Process>,
     snapshots: Vec<Snapshot>,
-    /// Waves stop nobody.
+    /// Waves stop no rank.
     non_blocking: bool,
     grouping: Grouping,
     nodes: Nodes<Event>,
+    places: Places<Whole>,
     transit: Transit,
     pace: Pace,
     crashes: Crashes,
@@ -202,7 +219,7 @@ struct World {
     trace: Trace,
 }
 
-/// Runs `seed`. With `trace`, what comes back carries the last events.
+/// Runs `seed`. With `trace`, the report has the last events.
 pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
     let mut world = World::new(seed, options, trace);
     match world.run() {
@@ -217,7 +234,7 @@ pub(crate) fn simulate(seed: u64, options: Options, trace: bool) -> Result<Repor
     }
 }
 
-/// What the coordinator is to do, and how many groups may write their images at the same time, whatever a variant does.
+/// The coordinator's plan, and how many groups may write their images at the same time, whatever a variant does.
 fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random) -> (Plan, u32) {
     let one_by_one = options.setting.protocol().waves() == kinds::Waves::GroupByGroup;
     let has_files = random.one_in(2) || nodes.linked && nodes.storage != Storage::Own;
@@ -232,7 +249,15 @@ fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random
             false => formation::Grouping::One,
         },
         files: has_files,
-        partners: nodes.storage == Storage::Partners,
+        parity: nodes.sets.rule,
+        replicas: match nodes.storage {
+            Storage::Partners if nodes.sets.rule.is_some() => 1,
+            Storage::Partners => nodes.replicas,
+            Storage::Shared | Storage::Own => 0,
+        },
+        seed: nodes.replicas.into(),
+        moves: false,
+        keeps_logs: false,
         local_copies: random.one_in(2),
         groups_at_once: match options.mutation {
             Some(Mutation::WriteAllAtOnce) => u32::MAX,
@@ -252,8 +277,16 @@ impl World {
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
         let one_by_one = waves == kinds::Waves::GroupByGroup;
         let linked = options.setting.has_nodes();
-        let mut nodes = Nodes::new(linked, size, &mut Random::new(crate::random::mix(seed, 3)));
-        nodes.leaves = (seed % 4 == 3).then(|| Random::new(crate::random::mix(seed, 4)));
+        let mut of_nodes = Random::new(crate::random::mix(seed, 3));
+        let mut nodes = match options.setting.has_parity() {
+            true => Nodes::with_parity(size, &mut of_nodes),
+            false => Nodes::new(linked, size, &mut of_nodes),
+        };
+        let replicas = crate::random::mix(seed, 6) as u32 % 3 + 1;
+        // As many nodes may be lost at once, in either way.
+        nodes.replicas = nodes.sets.rule.map_or(replicas, |rule| rule.parity);
+        nodes.racks = crate::random::mix(seed, 7).is_multiple_of(3);
+        nodes.leaves = (seed % 4 == 3).then(|| (MOST_LEFT, Random::new(crate::random::mix(seed, 4))));
         let (plan, at_once) = plan(&options, size, &nodes, &mut random);
         let mut this = Self {
             mutation: options.mutation,
@@ -264,13 +297,19 @@ impl World {
                 at_once,
             },
             nodes,
+            // Other runs are as they are without.
+            places: Places::new(
+                (seed % 5)
+                    .is_multiple_of(3)
+                    .then(|| Random::new(crate::random::mix(seed, 5))),
+            ),
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),
             agent: Agent::new(plan, size),
             processes: Vec::new(),
             snapshots: Vec::new(),
-            // Seeds give the same runs as long as chance is asked in this order.
+            // The order of these draws fixes the runs of all seeds.
             transit: Transit {
                 channels: vec![vec![Channel::new(grain); size]; size],
                 state: BTreeMap::new(),
@@ -291,28 +330,17 @@ impl World {
                 calm: random.below(500),
                 spiteful: random.one_in(2),
             },
-            report: Report {
-                outcome: Outcome::Finished { answers: Vec::new() },
-                ranks: size,
-                events: 0,
-                deliveries: 0,
-                crashes: 0,
-                logger_crashes: 0,
-                images: 0,
-                from_images: 0,
-                fallbacks: 0,
-                piggybacks: Piggybacks::default(),
-                trace: Vec::new(),
-            },
+            report: Report::nothing_yet(size),
             trace: Trace::new(trace),
             random,
             job,
             size,
         };
         this.nodes.set_latency(this.pace.latency);
-        if linked && one_by_one {
-            // Waves of groups take long there, and what they defer must leave between them.
-            this.pace.between_waves = this.pace.between_waves.max(20 * this.pace.latency);
+        if one_by_one {
+            // Waves of groups take long, and their deferred messages must leave between them.
+            let latencies = if linked { 20 } else { 2 };
+            this.pace.between_waves = this.pace.between_waves.max(latencies * this.pace.latency);
         }
         this
     }
@@ -344,7 +372,7 @@ impl World {
         let mut last_failure = 0;
         while !self.agent.all_finished() {
             let Some((at, event)) = self.queue.pop() else {
-                return violation(LIVENESS, "nothing is left to happen".into());
+                return violation(LIVENESS, format!("nothing is left to happen: {}", self.state_of_all()));
             };
             self.now = at;
             let returning = matches!(
@@ -371,7 +399,10 @@ impl World {
                 false => PATIENCE,
             };
             if events - last_failure > patience {
-                return violation(LIVENESS, format!("not all ranks have finished: {:?}", self.agent));
+                return violation(
+                    LIVENESS,
+                    format!("not all ranks have finished: {}", self.state_of_all()),
+                );
             }
         }
         let answers = (0..self.size as Rank).map(|rank| self.answer(rank)).collect();
@@ -379,13 +410,13 @@ impl World {
         Ok(())
     }
 
-    /// What the last process of `rank` has computed.
+    /// The result of the last process of `rank`.
     fn answer(&self, rank: Rank) -> u64 {
         let last = self.processes.iter().rev().find(|process| process.rank == rank);
         last.map_or(0, |process| process.memory.program.state())
     }
 
-    /// What comes from before the launcher was lost is not heard.
+    /// Messages from before the loss of the launcher are dropped.
     fn is_lost(&self, event: &Event) -> bool {
         match event {
             Event::ToAgent(process, _) | Event::Ended(process, _) | Event::Tell(process, _) => {
@@ -443,10 +474,11 @@ impl World {
             Event::Rewind(process) => self.rewind(process),
             Event::CopyGone(rank, copy) => self.copy_gone(rank, copy),
             Event::Node(happening) => self.happens_to_node(happening),
+            Event::Place(what) => self.happens_in_place(what),
         }
     }
 
-    /// Something fails: a process, several, all, a copy, the launcher.
+    /// A failure: of a process, several, all, a copy, the launcher.
     fn fail(&mut self) -> Result<(), Violation> {
         if self.may_resume() && self.random.one_in(4) {
             return self.lose_launcher();
@@ -502,7 +534,7 @@ impl World {
         }
     }
 
-    /// A process is there no more; the agent hears of it after everything that the process has said.
+    /// A process is gone; the agent learns it after all that the process has sent.
     fn dies(&mut self, process: usize) {
         let this = &mut self.processes[process];
         if !std::mem::replace(&mut this.alive, false) {
@@ -536,7 +568,7 @@ impl World {
         self.schedule(after, Event::ToRank(process, datagram));
     }
 
-    /// The agent does not take what a process has said: the copy that came with it sees the end of its socket.
+    /// The agent drops a process's datagram: the copy that came with it sees the end of its socket.
     fn lose(&mut self, datagram: ToAgent) {
         if let ToAgent::Taken(_, copy) = datagram {
             self.snapshots[copy].alive = false;

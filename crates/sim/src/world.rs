@@ -4,18 +4,17 @@ use resurgo_protocol::coordinator::Plan;
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::hierarchical::Kept;
-use resurgo_protocol::{Causal, Coordinator, EventLogger, Fact, Node, Rank, Tolerate, kinds};
+use resurgo_protocol::placement::Parity;
+use resurgo_protocol::{Command, Coordinator, EventLogger, Fact, Node, Rank, Tolerate, causal, kinds};
 
 use crate::auto::Waves;
 use crate::auto::nodes::Nodes;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
-use crate::image::Image;
-use crate::log::{Cursor, Log};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
 use crate::network::{Packet, Partition, Wire};
-use crate::process::{Life, Process, Recovery, State};
+use crate::process::{Life, Process, State};
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
@@ -32,7 +31,7 @@ pub struct Options {
     pub setting: Setting,
     /// A protocol broken on purpose.
     pub mutation: Option<Mutation>,
-    /// Causal logging's event loggers; nothing: as the seed has it.
+    /// Causal logging's event loggers; none: by the seed.
     pub loggers: Option<Loggers>,
 }
 
@@ -66,7 +65,26 @@ pub struct Report {
     pub trace: Vec<String>,
 }
 
-/// A run in which one did not.
+impl Report {
+    /// Of a run of so many ranks that has not begun.
+    pub(crate) fn nothing_yet(ranks: usize) -> Report {
+        Report {
+            outcome: Outcome::Finished { answers: Vec::new() },
+            ranks,
+            events: 0,
+            deliveries: 0,
+            crashes: 0,
+            logger_crashes: 0,
+            images: 0,
+            from_images: 0,
+            fallbacks: 0,
+            piggybacks: Piggybacks::default(),
+            trace: Vec::new(),
+        }
+    }
+}
+
+/// A run in which an invariant broke.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{violation}")]
 pub struct Failure {
@@ -105,12 +123,12 @@ pub(crate) enum Event {
     LoggerRestarts {
         site: usize,
     },
-    /// An event logger hears what another has.
+    /// An event logger learns what another has.
     LoggerClocks {
         to: usize,
         clocks: Vec<u64>,
     },
-    /// A rank hears what an event logger has that is not its own.
+    /// A rank learns what another event logger than its own has.
     Clocks {
         rank: Rank,
         clocks: Vec<u64>,
@@ -118,10 +136,17 @@ pub(crate) enum Event {
     Restart {
         rank: Rank,
     },
-    /// A later life of `rank` looks at the next thing that is known somewhere.
+    /// A later life of `rank` looks at the next known item.
     Look {
         rank: Rank,
         incarnation: u64,
+    },
+    /// What is known on `node`, for `rank`, which has lost its own: it is to be looked up, or has come.
+    Piece {
+        rank: Rank,
+        node: Node,
+        epoch: u64,
+        events: Option<Vec<causal::Event>>,
     },
     ImageComplete {
         rank: Rank,
@@ -132,7 +157,7 @@ pub(crate) enum Event {
         rank: Rank,
         incarnation: u64,
     },
-    /// `from` looks what the checkpoints of `to` cover.
+    /// `from` looks at what the checkpoints of `to` cover.
     DropEntries {
         from: Rank,
         to: Rank,
@@ -140,17 +165,29 @@ pub(crate) enum Event {
     LastImages {
         rank: Rank,
     },
+    /// A node that leaves ends; so many were up when it was told to.
+    NodeEnds {
+        node: Node,
+        up: usize,
+    },
     CopyForWave {
         rank: Rank,
         number: u64,
     },
-    /// The file of an image has come whole from one node to another.
+    /// A complete file of an image has arrived on another node.
     Stored {
         rank: Rank,
         number: u64,
         from: Node,
         to: Node,
     },
+    /// A piece of a set has arrived on its node.
+    Parity {
+        set: u64,
+        index: u32,
+    },
+    /// An image has been made anew from its set.
+    Rebuilt(Box<Command>),
     WaveComplete {
         /// One of its group.
         rank: Rank,
@@ -163,11 +200,11 @@ pub(crate) enum Event {
 pub(crate) struct Site {
     pub state: Option<EventLogger>,
     pub epoch: u64,
-    /// Clocks that others have last been told.
+    /// The clocks that others were last told.
     pub spread: Vec<u64>,
 }
 
-/// What the setting says of the whole run.
+/// The setting's rules for the whole run.
 pub(crate) struct Rules {
     pub tolerate: Tolerate,
     /// A crash leaves the rank's logs behind,
@@ -177,13 +214,15 @@ pub(crate) struct Rules {
     pub causal: Option<Flavour>,
     /// Each group takes waves by itself, and only its ranks return.
     pub hierarchical: bool,
+    /// Nodes are lost with logs and records, and only their ranks begin elsewhere.
+    pub moves: bool,
 }
 
 impl Rules {
     fn new(seed: u64, options: Options) -> Self {
         let setting = options.setting;
         let causal = match setting {
-            Setting::Causal(reduction) | Setting::Gathering(reduction) => {
+            Setting::Causal(reduction) | Setting::Gathering(reduction) | Setting::CausalOnNodes(reduction) => {
                 Some(Flavour::new(seed, reduction, options.loggers))
             }
             _ => None,
@@ -195,6 +234,7 @@ impl Rules {
             record_survives: memory_survives && causal.is_none(),
             causal,
             hierarchical: setting.is_hierarchical(),
+            moves: setting.moves(),
         }
     }
 
@@ -220,11 +260,11 @@ pub(crate) struct Logging {
     /// Last arrival on each rank's connection to the event logger, and back.
     pub to: Vec<u64>,
     pub from: Vec<u64>,
-    /// Epoch in which each rank last said what had been acknowledged to it, and that.
+    /// The epoch of each rank's last report of what was acknowledged to it, and the report.
     pub declared: Vec<(u64, u64)>,
     /// The present event logger has had the whole history of the rank.
     pub whole: Vec<bool>,
-    /// A rank whose history nobody has.
+    /// A rank whose history is lost everywhere.
     pub lost: Option<Rank>,
 }
 
@@ -259,11 +299,11 @@ pub(crate) struct Pace {
 pub(crate) struct Crashes {
     one_in: u64,
     left: u64,
-    /// Events before the first failure that chance brings.
+    /// Events before the first random failure.
     calm: u64,
     /// Failures that are more than tolerated happen too.
-    ruthless: bool,
-    /// Ranks like to crash in the middle of a recovery, their own or another's.
+    pub ruthless: bool,
+    /// Ranks tend to crash in the middle of a recovery, their own or another's.
     spiteful: bool,
     /// A rank that has just taken part in a recovery.
     pub provoked: Option<Rank>,
@@ -277,14 +317,14 @@ pub(crate) struct Imaging {
     pub time: u64,
     /// A rank that is asked for an image delivers nothing before it is taken.
     pub quiet: bool,
-    /// The program has ended everywhere; the last images are taken.
+    /// All programs have ended; ranks take their last images.
     pub closing: bool,
 }
 
 pub(crate) struct World {
     pub rules: Rules,
     pub coordinator: Coordinator,
-    /// Why the job cannot go on, as the coordinator says.
+    /// Why the job cannot go on, from the coordinator.
     pub failure: Option<String>,
     /// The newest file of this rank is destroyed.
     pub destroyed: Option<Rank>,
@@ -310,7 +350,7 @@ pub(crate) struct World {
     trace: Trace,
 }
 
-/// What has happened how often, see [`Report`].
+/// Counts of events, see [`Report`].
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub images: u64,
@@ -320,7 +360,15 @@ pub(crate) struct Counts {
     logger_crashes: u64,
 }
 
-/// What the coordinator is to do.
+fn most_nodes(setting: Setting) -> u64 {
+    match () {
+        () if setting.has_parity() => 7,
+        () if setting.moves() => 6,
+        () => 4,
+    }
+}
+
+/// The coordinator's plan.
 fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
     Plan {
         protocol: setting.protocol(),
@@ -330,14 +378,28 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         },
         groups: Grouping::One,
         files: true,
-        partners: setting.has_nodes(),
+        parity: setting.has_parity().then(|| Parity {
+            data: crate::random::mix(seed, 8) as u32 % 4 + 1,
+            parity: crate::random::mix(seed, 9) as u32 % 2 + 1,
+        }),
+        replicas: match setting.has_nodes() {
+            true if setting.has_parity() => 1,
+            true => crate::random::mix(seed, 6) as u32 % 3 + 1,
+            false => 0,
+        },
+        seed,
+        moves: setting.moves(),
+        keeps_logs: false,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
     }
 }
 
-/// Runs `seed`. With `trace`, what comes back carries the last events.
+/// Runs `seed`. With `trace`, the report has the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
+    if options.setting == Setting::Survivors {
+        return crate::survivors::simulate(seed, options, trace);
+    }
     match options.setting.protocol().kept() {
         kinds::Kept::Nowhere => return crate::waves::simulate(seed, options, trace),
         kinds::Kept::InChannelMemory => return crate::channel_memory::simulate(seed, options, trace),
@@ -377,13 +439,18 @@ impl World {
             destroyed: None,
             nodes: Nodes::default(),
             piggybacks: Piggybacks::default(),
-            checkers: Checkers::new(size, rules.tolerate, rules.record_survives, rules.causal.is_some()),
+            checkers: Checkers::new(
+                size,
+                rules.tolerate,
+                rules.record_survives && !rules.moves,
+                rules.causal.is_some(),
+            ),
             rules,
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
             logging: Logging::new(sites, size),
             partition: Partition::default(),
-            // Seeds give the same runs as long as chance is asked in this order.
+            // The order of these draws fixes the runs of all seeds.
             pace: Pace {
                 step: random.pick([1, 3, 10, 30]),
                 latency: random.pick([1, 5, 20, 60]),
@@ -416,8 +483,10 @@ impl World {
             world.crashes.calm = world.random.pick([0, 0, 200, 600]);
         }
         if setting.has_nodes() {
-            world.nodes = Nodes::new(size, &mut world.random);
+            world.nodes = Nodes::new(size, most_nodes(setting), &mut world.random);
+            world.keep_groups_together();
         }
+        world.nodes.leave = world.moves() && world.waves.is_none() && seed % 4 == 3 && world.imaging.one_in.is_some();
         world.launch();
         world
     }
@@ -501,7 +570,7 @@ impl World {
                 let waiting: Vec<Rank> = self
                     .ranks
                     .iter()
-                    .filter(|process| !process.finished || process.images_due > 0)
+                    .filter(|process| !process.finished || self.is_image_due(process.rank))
                     .map(|process| process.rank)
                     .collect();
                 return violation(LIVENESS, format!("{waiting:?} have not finished"));
@@ -550,16 +619,29 @@ impl World {
             } => {
                 self.rank_hears(rank, incarnation, epoch, message)?;
             }
+            // A rank that stands still looks at nothing.
+            Event::ConnectLogger { rank } if self.is_standing(rank) => self.schedule(1, event),
             Event::ConnectLogger { rank } => self.connect_logger(rank),
             Event::LoggerRestarts { site } => self.restart_logger(site),
             Event::LoggerClocks { to, clocks } => self.logger_learns(to, &clocks)?,
             Event::Clocks { rank, clocks } => self.hear_clocks(rank, &clocks),
+            // It is held for ever if the job cannot go on.
+            Event::Restart { rank } if self.is_held(rank) => self.goes_on()?,
             Event::Restart { rank } => self.restart(rank)?,
             Event::Look { rank, incarnation } => {
                 if self.ranks[rank as usize].incarnation == incarnation {
-                    self.look(rank)?;
+                    match self.moves() {
+                        true => self.begin_when_counted(rank)?,
+                        false => self.look(rank)?,
+                    }
                 }
             }
+            Event::Piece {
+                rank,
+                node,
+                epoch,
+                events,
+            } => self.hear_piece(rank, node, epoch, events)?,
             Event::ImageComplete { rank, incarnation } => {
                 if self.ranks[rank as usize].is_life(incarnation) {
                     self.complete_image(rank);
@@ -576,16 +658,22 @@ impl World {
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
             Event::Stored { rank, number, from, to } => self.stored(rank, number, from, to),
+            Event::Parity { set, index } => self.piece_comes(set, index),
+            Event::Rebuilt(rebuild) => self.rebuilt(&rebuild),
+            Event::NodeEnds { node, up } => self.end_node(node, up)?,
             Event::CopyForWave { rank, number } => self.copy_for_wave(rank, number),
             Event::WaveComplete { rank, number } => self.complete_wave(rank, number),
         }
         Ok(())
     }
 
-    /// Something fails: a rank, several, all, a copy, a wire, the network, the event logger.
+    /// A failure: of a rank, several, all, a copy, a wire, the network, the event logger.
     fn fail(&mut self) {
         if self.waves.is_some() && self.loses_more() {
             return;
+        }
+        if self.nodes.leave && self.random.one_in(3) {
+            return self.leave_some_node();
         }
         let size = self.ranks.len() as u64;
         let node = self.rules.tolerate == Tolerate::Node;
@@ -607,7 +695,10 @@ impl World {
                 }
             }
             7 => (0..size as Rank).for_each(|rank| self.crash(rank)),
-            8 | 9 if self.waves.is_some() => self.return_all(),
+            8 | 9 if self.waves.is_some() && !self.rules.hierarchical => self.return_all(),
+            8 | 9 if self.nodes.are() => {
+                self.lose_some_nodes();
+            }
             12..=14 => self.part(),
             8 | 9 => {
                 let from = self.random.below(size) as Rank;
@@ -617,8 +708,10 @@ impl World {
                 }
             }
             _ => {
-                // Losing the logger while it is the only one to know a rank's history is more than is tolerated.
-                let sole = !self.rules.record_survives && self.ranks.iter().any(|process| !process.knows_record());
+                // Losing the logger while it alone knows a rank's history is more than is tolerated.
+                let is_sole = |process: &Process| !process.knows_record();
+                let is_lost = |process: &&Process| !self.rules.record_survives || process.record_lost;
+                let sole = self.ranks.iter().filter(is_lost).any(is_sole);
                 if !sole || self.crashes.ruthless {
                     let site = match self.logging.sites.len() {
                         0 => return,
@@ -634,18 +727,26 @@ impl World {
 
     /// `rank` fails; inside of a group, all return.
     pub(crate) fn crash(&mut self, rank: Rank) {
-        if self.rules.hierarchical {
+        if self.moves() && self.random.one_in(3) {
+            self.lose_with_logs(self.nodes.of[rank as usize]);
+        } else if self.rules.hierarchical {
             self.return_group(rank);
         } else {
             self.end_process(rank);
         }
     }
 
-    pub(crate) fn end_process(&mut self, rank: Rank) {
+    /// The record of `rank` may be lost: its event logger has the needed part, or the run may lose more than is
+    /// tolerated.
+    pub(crate) fn may_lose_record(&self, rank: Rank) -> bool {
         let told = self
             .site(rank)
             .is_none_or(|site| site.state.is_some() && self.logging.whole[rank as usize]);
-        if self.ranks[rank as usize].is_down() || !self.rules.record_survives && !told && !self.crashes.ruthless {
+        told || self.crashes.ruthless
+    }
+
+    pub(crate) fn end_process(&mut self, rank: Rank) {
+        if self.ranks[rank as usize].is_down() || !self.rules.record_survives && !self.may_lose_record(rank) {
             return;
         }
         self.note(|| format!("{rank} crashes"));
@@ -677,122 +778,5 @@ impl World {
             life,
             orderly: false,
         });
-    }
-
-    fn restart(&mut self, rank: Rank) -> Result<(), Violation> {
-        let size = self.ranks.len();
-        let process = &mut self.ranks[rank as usize];
-        process.incarnation += 1;
-        process.peers[rank as usize] = process.incarnation;
-        let incarnation = process.incarnation;
-        self.note(|| format!("{rank} restarts as incarnation {incarnation}"));
-        // Messages of the new life may overtake what the old one left on the wires.
-        self.logging.to[rank as usize] = 0;
-        self.logging.from[rank as usize] = 0;
-        let image = self.find_image(rank);
-        self.goes_on()?;
-        if !self.rules.memory_survives {
-            for to in 0..size {
-                self.wires[rank as usize][to].last_arrival = 0;
-            }
-            let process = &mut self.ranks[rank as usize];
-            let mut above = match &process.images.complete[..] {
-                [(_, older), _] => older.cursor(),
-                // Perhaps nothing has been dropped.
-                _ => Cursor::beginning(size),
-            };
-            if let Some(image) = &image {
-                process.logs.clone_from(&image.logs);
-                if self.mutation == Some(Mutation::AskAboveImage) {
-                    above = image.cursor();
-                }
-            }
-            let collection = self.begin_collection(rank, image.as_deref());
-            let standing = image.as_ref().map(|image| &image.standing);
-            self.checkers.begins_from(rank, standing)?;
-            let collects = collection.is_some();
-            self.ranks[rank as usize].state = State::Recovering(Recovery::new(size, image, above, collection));
-            self.connect_logger(rank);
-            if collects {
-                self.ask_all(rank);
-            }
-            return Ok(());
-        }
-        if !self.rules.record_survives {
-            return self.begin_gathering(rank, image);
-        }
-        if self.is(Mutation::CutWhenRestarted) {
-            self.cut(rank, self.ranks[rank as usize].images.from);
-        }
-        let process = &mut self.ranks[rank as usize];
-        // What was held in the log is not part of the history: this life may send something else there.
-        process.logs.iter_mut().for_each(Log::drop_held);
-        let mut sent_before: Vec<u64> = process.logs.iter().map(Log::end).collect();
-        self.sent_inside(rank, &mut sent_before);
-        let process = &mut self.ranks[rank as usize];
-        let standing = image.as_ref().map(|image| &image.standing);
-        let record = &process.record;
-        self.checkers
-            .recover(rank, standing, record.base.rclock, record.entries())?;
-        self.checkers.life_starts(rank, standing, &sent_before)?;
-        // The record is what was made, which may be more than the event logger has acknowledged.
-        let vouched = self.is(Mutation::TrustOwnRecord);
-        self.begin_life(rank, image, sent_before, vouched, None);
-        self.connect_logger(rank);
-        Ok(())
-    }
-
-    /// A later life begins to run its program. `vouched`: the event logger has all its record.
-    pub(crate) fn begin_life(
-        &mut self,
-        rank: Rank,
-        image: Option<Box<Image>>,
-        sent_before: Vec<u64>,
-        vouched: bool,
-        causal: Option<Causal>,
-    ) {
-        let size = self.ranks.len();
-        let tolerate = if causal.is_some() {
-            Tolerate::Process
-        } else {
-            self.rules.tolerate
-        };
-        let process = &mut self.ranks[rank as usize];
-        let deliveries = process.record.end();
-        let mut life = match image {
-            Some(image) => {
-                let mut life = image.life;
-                life.subject.restored(deliveries, sent_before);
-                life
-            }
-            None => Life {
-                subject: Subject::recovering(rank, size, tolerate, self.mutation, deliveries, sent_before),
-                program: self.job.start(rank),
-                read: None,
-                acknowledged: 0,
-                logged: 0,
-                kept: vec![Kept::default(); size],
-            },
-        };
-        if !vouched {
-            life.lose_logger(process.record.base.rclock);
-        }
-        life.acknowledged = deliveries;
-        life.logged = life.subject.first_unacknowledged() - 1;
-        if causal.is_some() {
-            life.subject.causal = causal;
-            // What the event logger has already is compared.
-            life.logged = process.record.base.rclock;
-        }
-        process.state = State::Up(Box::new(life));
-        let incarnation = process.incarnation;
-        let process_connected = process.logger_epoch != 0;
-        self.crashes.provoked = Some(rank);
-        if self.rules.causal.is_some() && process_connected {
-            self.tell_logger_base(rank, 0);
-        }
-        self.log_deliveries(rank);
-        self.schedule(0, Event::Step { rank, incarnation });
-        self.resume_collection(rank);
     }
 }

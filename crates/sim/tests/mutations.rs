@@ -11,12 +11,22 @@ fn seeds(mutation: Mutation) -> Range<u64> {
         Mutation::ForgetWhatImagesKnow => 700..1_300,
         Mutation::PublishAndBegin => 6_470..6_480,
         Mutation::AcceptStrays => 25_255..25_265,
-        Mutation::LateImage
+        Mutation::CollectBySingle
+        | Mutation::LateImage
         | Mutation::ImageWithHeldFrames
         | Mutation::LoggerDoesNotFence
         | Mutation::ReceiverDoesNotFence
         | Mutation::CloseBeforeRewinding
-        | Mutation::LoggerWithoutOrder => 0..2_000,
+        | Mutation::KeepFormerPieces
+        | Mutation::KeepRecordOfLeftWave
+        | Mutation::TakeDamagedTransit
+        | Mutation::LoggerWithoutOrder
+        | Mutation::ForgetPlaces
+        | Mutation::CountPartOfPlace
+        | Mutation::BeginBeforeFetched => 0..2_000,
+        Mutation::FetchOtherWave => 2_610..4_160,
+        Mutation::CountUnvouched => 2_700..2_710,
+        Mutation::TellAgain => 7_215..7_225,
         _ => 0..400,
     }
 }

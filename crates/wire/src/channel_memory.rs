@@ -2,18 +2,17 @@
 //!
 //! ```text
 //! rank                                     channel memory
-//! the handshake                            ↔                 (claim: deliveries in the image that the life begins from)
+//! the handshake                            ↔                 (claim: deliveries in the image that the life has)
 //!                    ← Welcome  reported received…
 //! Message  destination ssn envelope bytes  →                 (a long one goes on in Piece frames, right behind)
 //! Report   rclock polls                    →   ← Reported  rclock   (where there are several memories)
-//!                 ← Served  source polls envelope bytes      (the rank's own memory; goes on in Piece frames, right behind)
-//! Forget   rclock                          →                 (no life will begin before this delivery any more)
-//! Sync                                     →   ← Synced      (what was said before it has been stored and compared)
-//!                 ← Differs  destination ssn where before now   (what is sent again is not what was sent)
+//!                 ← Served  source polls envelope bytes      (the rank's own memory; Piece frames as in Message)
+//! Forget   rclock                          →                 (no later life begins before this delivery)
+//! Sync                                     →   ← Synced      (all earlier words are stored and compared)
+//!                 ← Differs  destination ssn where before now   (a message sent again differs from the first)
 //! ```
-//!
-//! [Frames](crate::frame) and the [handshake](crate::handshake) are those of every server. Payloads are not copied here: frames borrow
-//! the bytes that have come.
+//! [Frames](crate::frame) and the [handshake](crate::handshake) are those of every server. This module copies no
+//! payloads: frames borrow the received bytes.
 
 mod handshake;
 
@@ -26,20 +25,21 @@ use crate::frame::{Reader, begin, end, split};
 use crate::handshake::{NAMES as WORDS, OWN, Word};
 pub use crate::output::Output;
 
-/// Most payload bytes of one frame.
+/// The most payload bytes of one frame.
 pub const MAX_PIECE: usize = 128 << 10;
 /// Bytes of the fields of a Message before its payload.
 const MESSAGE_HEAD: usize = 1 + 4 + 8 + ENVELOPE_BYTES + size_of::<Unset>();
 const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8;
-/// Most bytes of a frame after its length.
+/// The most bytes of a frame after its length.
 const MAX_FRAME: usize = MESSAGE_HEAD + MAX_PIECE;
-/// A Served whose read has not been reported.
+/// In a Served: no life has reported the read.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Bytes of a message that nobody has set, each from and up to an offset: they are not compared when it is sent again.
+/// Bytes of a message that the MPI library never sets, each from one offset up to another: a comparison of a message
+/// sent again leaves them out.
 pub type Unset = [(u16, u16); 4];
 
-/// What a message is besides its bytes; kind, flags, tag and data are the provider's business.
+/// What a message has besides its bytes; kind, flags, tag and data are the provider's business.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
     pub kind: u8,
@@ -50,7 +50,7 @@ pub struct Envelope {
     pub total: u64,
 }
 
-/// Where a message that is sent again differs from what was sent.
+/// Where a message sent again differs from the one sent before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     Envelope,
@@ -133,7 +133,7 @@ impl Frame<'_> {
         self.encode_before(out, 0);
     }
 
-    /// Appends the frame as it is with `more` bytes of payload behind its own: the caller appends those.
+    /// Appends the frame as if `more` bytes of payload followed its own: the caller appends those.
     pub fn encode_before(&self, out: &mut Vec<u8>, more: usize) {
         let start = begin(out, self.kind());
         match self {
@@ -203,7 +203,7 @@ impl Frame<'_> {
         assert!(length <= MAX_FRAME, "a {} frame of {length} bytes", self.name());
     }
 
-    /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
+    /// Takes the first frame off `bytes`: the frame and the bytes used, or None while it is not whole.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Error> {
         let Some((kind, reader)) = split(bytes, MAX_FRAME, &NAMES)? else {
             return Ok(None);
@@ -293,7 +293,7 @@ fn envelope(reader: &mut Reader<'_>) -> Result<Envelope, Error> {
     })
 }
 
-/// Bytes that have come and are not used yet.
+/// Received bytes that are not used yet.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
@@ -302,7 +302,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Where the next bytes go, at least `least` of them.
+    /// Room for the next bytes, at least `least` of them.
     pub fn room(&mut self, least: usize) -> &mut [u8] {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
@@ -316,7 +316,7 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
-    /// The first `bytes` of [`Self::room`] have been filled.
+    /// Notes that the first `bytes` of [`Self::room`] have been filled.
     pub fn came(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(

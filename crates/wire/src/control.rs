@@ -1,7 +1,8 @@
-//! The control connection between the dispatcher and an agent: what is said. How it is framed is in `frames.rs`.
+//! The messages on the control connection between the dispatcher and an agent. `frames.rs` has their frames.
 //!
-//! The connection keeps the order of messages. [`ToDispatcher::Began`] and [`ToDispatcher::AtImage`] are marks in it: what a
-//! life prints and says comes behind the first, and what it had printed and said by an image before the second.
+//! The connection keeps the order of messages. [`ToDispatcher::Began`] and [`ToDispatcher::AtImage`] are marks in it.
+//! What a life prints and says comes behind the first; what it printed and said before an image comes before the
+//! second.
 
 mod frames;
 mod job;
@@ -14,19 +15,29 @@ use std::net::SocketAddr;
 
 use resurgo_protocol::coordinator::Former;
 pub use resurgo_protocol::policy::End;
+use resurgo_protocol::survivors::{News, Said};
 use resurgo_protocol::{Command, Fact};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cost, Costs, Sizes};
+use crate::node_memory::EVENT_BYTES;
 use crate::replica::Offer;
 use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
-pub use job::{Addresses, Grouping, ImageFiles, Job, Program, Stdin, WantedProgram, appnums, protocol_number};
-pub use link::{AGENT, Alike, Arrival, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Preemption, Sight};
+pub use job::{
+    Addresses, Flush, Grouping, ImageFiles, Job, Program, Secret, Stdin, WantedProgram, appnums, protocol_number,
+};
+pub use link::{
+    AGENT, Alike, Arrival, Errand, HELPER, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Piece,
+    Preemption, STORE_SERVER, Serve, Sight, StoreErrand, StoreTold, Told,
+};
 pub use nodes::{MOST_NODES, Nodes};
 
-/// Which of a rank's streams.
+/// Most deliveries in one message.
+pub const MOST_DELIVERIES: usize = 4096;
+
+/// One of a rank's streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Stream {
     Stdout,
@@ -51,16 +62,16 @@ pub struct LifeStatistics {
     pub deliveries: u64,
     pub delivered_bytes: u64,
     pub replay_deliveries: u64,
-    /// Nanoseconds since the agent was told to begin the life, 0: not yet. So are the next three.
+    /// Nanoseconds since the agent was told to begin the life, 0: not yet. The next three are the same.
     pub first_delivery_ns: u64,
     pub caught_up_ns: u64,
     pub replayed_ns: u64,
     pub collected_ns: u64,
-    /// How long it took to find out what it has to repeat.
+    /// How long the life took to find out what it has to repeat.
     pub collecting_ns: u64,
-    /// What it has sent.
+    /// The messages that it has sent.
     pub sizes: Sizes,
-    /// Of all lives.
+    /// Costs of all lives.
     pub costs: Costs,
 }
 
@@ -80,6 +91,20 @@ impl LifeStatistics {
     }
 }
 
+/// A rank as its node sees it while it runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    pub rank: usize,
+    pub life: u64,
+    pub statistics: LifeStatistics,
+    /// It sleeps until a message comes.
+    pub sleeps: bool,
+    /// In its replay: the rank whose message it waits for.
+    pub waits_for: Option<u32>,
+    /// Deliveries that its replay has repeated.
+    pub repeated: u64,
+}
+
 /// The end of one life of a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
@@ -87,38 +112,38 @@ pub struct Ended {
     pub life: u64,
     /// The coordinator's number of the life.
     pub asked: u64,
-    /// The coordinator has ended it.
+    /// The coordinator ended it.
     pub by_order: bool,
-    /// As programs should, and not by order.
+    /// It ended as programs should, and not by order.
     pub orderly: bool,
     pub pid: i32,
     pub end: End,
-    /// It had spoken to PMI (`init`) in this life.
+    /// The life spoke to PMI (`init`).
     pub initialised: bool,
-    /// It had said `finalize` in this life.
+    /// The life said `finalize` to PMI.
     pub finalised: bool,
-    /// There is no MPI in its program.
+    /// Its program has no MPI.
     pub is_plain: bool,
     pub statistics: LifeStatistics,
     /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`] or
     /// [`crate::node_memory::EXIT_DIVERGED`].
     pub report: Option<String>,
-    /// As far as is known, every rank can be replayed.
+    /// Nothing known keeps a rank from being replayed.
     pub repeats: bool,
-    /// Nanoseconds from the injected fault that struck it until the agent saw its end; none: it died of something else, and nobody
-    /// knows when.
+    /// Nanoseconds from the injected fault that struck it until the agent saw its end. None: it died of something else,
+    /// at an unknown time.
     pub unnoticed_ns: Option<u64>,
-    /// Nanoseconds from then until nothing was left of the life, and this was said.
+    /// Nanoseconds from then until nothing was left of the life, and the agent said this.
     pub ending_ns: u64,
 }
 
 impl Ended {
-    /// As shells have it.
+    /// The status as shells show it.
     pub fn exit_code(&self) -> i32 {
         self.end.exit_code()
     }
 
-    /// It has found that it does not repeat what a former life did.
+    /// Whether it found that it does not repeat what a former life did.
     pub fn diverged(&self) -> bool {
         self.end == End::Exited(crate::node_memory::EXIT_DIVERGED) && self.report.is_some()
     }
@@ -127,9 +152,9 @@ impl Ended {
 /// Dispatcher to agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
-    /// This is the job. Its ranks begin by commands.
+    /// The job. Its ranks begin by commands.
     Launch(Box<Job>),
-    /// The coordinator wants this to be done. What doing it shows is told ([`ToDispatcher::Fact`]).
+    /// Do what the coordinator wants. The agent tells the result as a fact ([`ToDispatcher::Fact`]).
     Do(Command),
     /// The next life of the rank kills itself after so many sends and deliveries; 0: it does not.
     FaultAt { rank: usize, messages: u64 },
@@ -137,88 +162,111 @@ pub enum ToAgent {
     MeasureLogs,
     /// Kill a rank (fault injection).
     Kill { rank: usize },
-    /// Rank `by` has spawned these programs: they are a world of their own, with the next free numbers. Their ranks begin by commands.
+    /// Rank `by` has spawned these programs: they are a world of their own, with the next free numbers. Their ranks
+    /// begin by commands.
     Spawn {
         by: usize,
         programs: Vec<Program>,
+        /// The node of each of their ranks, where there are several.
+        nodes: Vec<u32>,
+        /// The failed ranks in whose places these are, one for each; none: they are others.
+        replaced: Vec<u32>,
         /// As [`Job::message_faults`].
         message_faults: Vec<(usize, u64)>,
     },
-    /// All ranks have been halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
-    /// it, and `input` leads to the standard input so far. Answered by [`ToDispatcher::Suspended`] or
+    /// All ranks are halted: write everything that they need to go on into a file. `about` is the dispatcher's part of
+    /// it; `input` leads to the standard input so far. Answered by [`ToDispatcher::Suspended`] or
     /// [`ToDispatcher::NotSuspended`].
     Suspend {
         about: serde_json::Value,
         input: Option<OsString>,
     },
-    /// Answers [`ToDispatcher::WaveInFiles`]: `about` is the dispatcher's part of what is written down of the wave, and `input` leads
-    /// to the standard input, of which so many bytes belong to it. Answered by [`ToDispatcher::Recorded`] or
+    /// Answers [`ToDispatcher::WaveInFiles`]. `about` is the dispatcher's part of the wave's record. `input` leads to
+    /// the standard input, and says how many bytes of it belong to the wave. Answered by [`ToDispatcher::Recorded`] or
     /// [`ToDispatcher::NotRecorded`].
     Record {
         about: serde_json::Value,
         input: Option<(OsString, u64)>,
     },
-    /// Instead of [`ToAgent::Launch`]: go on with the job whose file `id` lies in `directory`. The standard input so far is put into
-    /// `input`.
+    /// Instead of [`ToAgent::Launch`]: go on with the job whose file `id` lies in `directory`. Put the standard input
+    /// so far into `input`.
     Resume {
         job: Box<Job>,
         directory: OsString,
         id: String,
         input: Option<OsString>,
     },
-    /// The same for an agent of one of several nodes: `ranks` is what the agents had told of them ([`ToDispatcher::State`]).
+    /// The same for an agent of one of several nodes. `ranks` is what the agents told about them
+    /// ([`ToDispatcher::State`]).
     GoOn { job: Box<Job>, ranks: serde_json::Value },
-    /// All ranks have been halted: tell what is to be written down of those of this node. Answered by [`ToDispatcher::State`].
+    /// All ranks are halted: tell the state of this node's ranks. Answered by [`ToDispatcher::State`].
     TellState,
-    /// The dispatcher of several nodes has written down this wave, or could not. If it has, files since wave `oldest` stay.
+    /// Tell what the ranks of this node do now. Answered by [`ToDispatcher::Looked`].
+    Look { number: u64 },
+    /// The dispatcher of several nodes has written down this wave, or could not. If it has, keep files since wave
+    /// `oldest`.
     RecordEnded { number: u64, oldest: u64, is_written: bool },
-    /// Another node has written this image where all nodes see it.
+    /// Another node has written this image into a directory that all nodes see.
     Shared(Offer),
+    /// Copy files of recorded waves into a place of the job. Answered by [`ToDispatcher::Flushed`].
+    Flush(Flush),
+    /// Bring this image back from the places of the job. The result is a fact.
+    Fetch(Offer),
     /// Send a signal to all ranks that run.
     Signal { number: i32 },
-    /// End everything: SIGKILL to what has not ended after the grace period; answered by [`ToDispatcher::Stopped`].
+    /// End everything: after the grace period, send SIGKILL to all processes that still run. Answered by
+    /// [`ToDispatcher::Stopped`].
     End {
         grace_ms: u64,
-        /// The program has come to its end, good or bad: nothing is left that could be resumed.
+        /// The program has ended, well or badly: nothing is left to resume.
         finished: bool,
     },
     /// Standard input for this life of rank 0.
     #[serde(skip)]
     Stdin { life: u64, bytes: Vec<u8> },
-    /// There is no more of it.
+    /// Standard input has ended.
     StdinEnd { life: u64 },
-    /// What PMI answers to this life of a rank: whole lines.
+    /// PMI's answers to this life of a rank: whole lines.
     #[serde(skip)]
     Answer { rank: usize, life: u64, lines: Vec<u8> },
-    /// A piece of what was in transit in the wave, before the command to put it into the memory.
+    /// A piece of the messages in transit in the wave. The command to put them into the memory follows.
     #[serde(skip)]
     InTransit { number: u64, is_last: bool, bytes: Vec<u8> },
-    /// So many bytes of output have been taken off the dispatcher's hands; the agent may send as many more.
+    /// The dispatcher has passed on so many bytes of output; the agent may send as many more.
     OutputTaken {
         bytes: u64,
-        /// The same for what was counted as repeated.
+        /// The same for output that was counted as repeated.
         repeated: u64,
     },
-    /// A node is lost: ranks will be in these places. None runs, and the memories of all nodes are emptied next.
+    /// Deliveries on which what ranks have printed depends. [`ToAgent::Places`] follows.
+    Deliveries { events: Vec<[u64; EVENT_BYTES / 8]> },
+    /// A node is lost: ranks will run in these places. None runs now, and next all nodes' memories are emptied.
     Places(Nodes),
-    /// The job does not take this node: why.
+    /// The job does not take this node; the reason.
     Refused { reason: String },
-    /// These are the nodes of the job now: one has come. Where ranks are stays as it is.
+    /// The job's nodes now: one has come. Where ranks run stays as it is.
     Known {
         mesh: Vec<Vec<SocketAddr>>,
         copies: Vec<u16>,
     },
-    /// Tell which of these nodes can be reached, each at one of its addresses. Answered by [`ToDispatcher::Reached`], before there is a job.
+    /// Tell which of these nodes can be reached, each at one of its addresses. Answered by [`ToDispatcher::Reached`],
+    /// before there is a job.
     Reach { nodes: Vec<Vec<SocketAddr>> },
-    /// Answers [`ToDispatcher::Beat`] of this number.
+    /// Ranks that deal with failures themselves must know this.
+    Failures(News),
+    /// This node is lost with its ranks, which do not begin again: nothing waits for it.
+    NodeLost { node: u32 },
+    /// Answers the [`ToDispatcher::Beat`] of this number.
     Beat { number: u64 },
-    /// An injected fault: all of the node ends at once, as if its machine were lost.
+    /// The node leaves the job: its ranks end at once, and then the agent.
+    Leave,
+    /// An injected fault: everything on the node ends at once, as if its machine were lost.
     Fall,
-    /// Whether this life has yet to print again what former ones printed, on each stream. Told after [`ToDispatcher::Began`] of
-    /// every life but the first, and when it changes.
+    /// Whether this life still has to repeat output of former lives, on each stream. Told after
+    /// [`ToDispatcher::Began`] of every life but the first, and when it changes.
     Repeats { rank: usize, life: u64, output: [bool; 2] },
-    /// Answers [`ToDispatcher::AtImage`]: the image counts, and `account` is what its file says of where the rank was; or without one, the
-    /// rank was in the middle of a command to PMI, and no life can begin from the image.
+    /// Answers [`ToDispatcher::AtImage`]. The image counts, and its file says with `account` where the rank was.
+    /// Without an account, the rank was in the middle of a command to PMI, and no life can begin from the image.
     Accounted {
         rank: usize,
         image: u64,
@@ -227,7 +275,7 @@ pub enum ToAgent {
 }
 
 impl ToAgent {
-    /// The rank that it is about, where its node alone has to know.
+    /// The rank that the message is about, if only its node has to know.
     pub fn rank(&self) -> Option<usize> {
         match self {
             ToAgent::FaultAt { rank, .. }
@@ -244,21 +292,28 @@ impl ToAgent {
 /// Agent to dispatcher.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToDispatcher {
-    /// An agent of another node is there, and is like this one or not.
+    /// The agent of another node is there; says what must be alike.
     Arrived(Arrival),
-    /// The machine of this node is about to be taken away.
+    /// The machine of this node will soon be taken away.
     Preempted {
         reason: String,
     },
-    /// Answers [`ToAgent::Reach`]: why a node cannot be reached, of each that cannot.
+    /// Answers [`ToAgent::Reach`]: for each node that cannot be reached, why not.
     Reached {
         why_not: Vec<Option<String>>,
+    },
+    /// A server on this node says so, or has ended ([`Serve`]).
+    Served {
+        server: usize,
+        reports: Vec<serde_json::Value>,
+        end: Option<End>,
     },
     /// The agent of another node lives. Answered by [`ToAgent::Beat`].
     Beat {
         number: u64,
     },
-    /// A life begins from image `image`, 0: the beginning of its program. All that former lives printed and said has been sent.
+    /// A life begins from image `image`, 0: the beginning of its program. All output and PMI commands of former lives
+    /// have been sent.
     Began {
         rank: usize,
         life: u64,
@@ -266,16 +321,25 @@ pub enum ToDispatcher {
         /// It repeats the messages of former lives.
         repeats: bool,
     },
-    /// Something has happened, or been done, that the coordinator has to know.
+    /// Something has happened, or been done, that the coordinator must know.
     Fact(Fact),
-    /// What a life of a rank says to PMI: whole lines.
+    /// Lines of a life of a rank to PMI, whole.
     #[serde(skip)]
     Said {
         rank: usize,
         life: u64,
         lines: Vec<u8>,
     },
-    /// The rank stands still for image `image`. All that it has printed and said has been sent. Answered by
+    /// A rank says something about failures.
+    Survivor {
+        rank: usize,
+        said: Said,
+    },
+    /// All ranks here know the news about failures of this round.
+    Knows {
+        round: u64,
+    },
+    /// The rank stands still for image `image`. Everything that it printed and said has been sent. Answered by
     /// [`ToAgent::Accounted`].
     AtImage {
         rank: usize,
@@ -283,12 +347,10 @@ pub enum ToDispatcher {
         image: u64,
         /// Bytes of standard input that the life has read.
         read: u64,
-        /// Bytes of PMI's answers that have been given to the life; none: it is in the middle of a line.
+        /// Bytes of PMI's answers that the life got. None: it is in the middle of a line.
         heard: Option<u64>,
-        /// The images of the rank that a life may still begin from.
-        kept: Vec<u64>,
     },
-    /// The life is live, and for some time has printed nothing although it waits for its output to have been repeated.
+    /// The life is live, and has printed nothing for some time although its output is still to be repeated.
     OutputAwaited {
         rank: usize,
         life: u64,
@@ -297,16 +359,16 @@ pub enum ToDispatcher {
         rank: usize,
         life: u64,
         pid: i32,
-        /// The image it has begun from, 0: the beginning of its program.
+        /// The image that it began from, 0: the beginning of its program.
         image: u64,
         /// The image was a file, not a sleeping process.
         from_file: bool,
-        /// It begins together with all of its unit.
+        /// It begins together with its whole unit.
         together: bool,
-        /// Nanoseconds from when the agent was told to begin it until it could run, and this was said.
+        /// Nanoseconds from the agent's order to begin it until it could run, and this was said.
         beginning_ns: u64,
     },
-    /// The job cannot be run on this node; nothing is left running.
+    /// The job cannot run on this node; nothing of it runs.
     Failed {
         reason: String,
     },
@@ -315,33 +377,34 @@ pub enum ToDispatcher {
         rank: usize,
         reason: String,
     },
-    /// The suspended job is ours. Of each rank, what the coordinator has to know; and the waves of which what was in transit is in a file.
+    /// This run has the suspended job. For each rank, what the coordinator must know; and the waves whose messages in
+    /// transit are in a file.
     Resumed {
         ranks: Vec<Former>,
         transit: Vec<u64>,
     },
-    /// Somebody else has resumed the suspended job before us; nothing has been done.
+    /// Another run has resumed the suspended job before this one; nothing was done.
     ResumedElsewhere {
         reason: String,
     },
     Ended(Ended),
-    /// A later life of the rank has repeated all it could and makes new deliveries.
+    /// A later life of the rank has repeated all that it could, and makes new deliveries.
     CaughtUp {
         rank: usize,
         life: u64,
         statistics: LifeStatistics,
     },
-    /// The message log of the rank has grown by so many bytes: images of all ranks would let it forget.
+    /// The rank's message log has grown by so many bytes: images of all ranks would let it forget.
     LogGrows {
         rank: usize,
         bytes: u64,
         is_scarce: bool,
     },
-    /// Of each rank, about how many bytes of log others keep for it that an image taken now would not need.
+    /// For each rank, about how many bytes of others' logs an image taken now would free.
     LogsMeasured {
         bytes: Vec<u64>,
     },
-    /// The rank has made as many messages as it was to have an image at.
+    /// The rank has made as many messages as an image was asked for.
     ImageWanted {
         rank: usize,
     },
@@ -353,16 +416,21 @@ pub enum ToDispatcher {
         written: u64,
         write_ns: u64,
     },
-    /// All ranks have their images of this wave in files, and what the agent knows of it is noted. What they printed up to the moment
-    /// for which the wave is written down has been sent before.
+    /// All ranks have their images of this wave in files, and the agent has noted what it knows of the wave. The agent
+    /// has already sent their output up to the moment of the wave's record.
     WaveInFiles {
         number: u64,
     },
-    /// On one of several nodes: what is to be written down of its ranks, of this wave or of a suspension. What they printed up to then
-    /// has been sent before.
+    /// On one of several nodes: the state of its ranks for this wave, or for a suspension. The agent has already sent
+    /// their output up to then.
     State {
         wave: Option<u64>,
         ranks: Vec<(usize, serde_json::Value)>,
+    },
+    /// Answers the [`ToAgent::Look`] of this number.
+    Looked {
+        number: u64,
+        ranks: Vec<Seen>,
     },
     /// The image is in a file that all nodes see.
     Shared(Offer),
@@ -372,10 +440,16 @@ pub enum ToDispatcher {
         directory: OsString,
         bytes: u64,
     },
-    /// It cannot: `reason`. What was written of an earlier wave stands.
+    /// The wave could not be recorded: `reason`. The record of an earlier wave stands.
     NotRecorded {
         number: u64,
         reason: String,
+    },
+    /// The node's part of the generation is in the place, or why not.
+    Flushed {
+        place: usize,
+        generation: String,
+        sent: Result<serde_json::Value, String>,
     },
     /// No rank has a process, and all output has been sent.
     Halted,
@@ -388,44 +462,61 @@ pub enum ToDispatcher {
     NotSuspended {
         reason: String,
     },
-    /// A rank that ran before has all of its memory from the file of image `number`.
+    /// A rank that already runs now has all of its memory from the file of image `number`.
     MemoryRead {
         rank: usize,
         number: u64,
     },
-    /// The name of the rank's program leads to another file than when the job began; that one is executed again.
+    /// The node has made the pieces of parity of a set, which have so many bytes together.
+    SetEncoded {
+        set: u64,
+        bytes: u64,
+        encode_ns: u64,
+    },
+    /// The node now holds so many bytes for others: in copies of images, and in pieces of parity.
+    Holds {
+        images: u64,
+        pieces: u64,
+    },
+    /// The rank's program name leads to another file than when the job began; the old file is executed again.
     ProgramReplaced {
         rank: usize,
         path: OsString,
     },
-    /// A rank that is coming to a bad end could not do what a former life had done: what, and why.
+    /// A rank is failing because it could not repeat what a former life did: what, and why.
     Undone {
         rank: usize,
         text: String,
     },
-    /// The rank has an MPI library that does without our provider: which, and what follows.
+    /// The rank has an MPI library that does without our provider: which one, and the consequence.
     Bypassed {
         rank: usize,
         text: String,
     },
-    /// A piece of what was in transit in the wave to ranks of this node, if it is one of several.
+    /// A piece of the messages in transit in the wave to ranks of this node, if it is one of several.
     #[serde(skip)]
     InTransit {
         number: u64,
         is_last: bool,
         bytes: Vec<u8>,
     },
-    /// What a life of a rank has printed.
+    /// Output of a life of a rank.
     #[serde(skip)]
     Output {
         rank: usize,
         life: u64,
         stream: Stream,
-        /// It is counted with what is printed again, see [`OUTPUT_WINDOW`].
+        /// It counts as output that is printed again, see [`OUTPUT_WINDOW`].
         repeated: bool,
         bytes: Vec<u8>,
     },
-    /// All output of a rank that does not run has been sent.
+    /// Deliveries on which depends what follows of what ranks print, as in [`crate::node_memory::event_words`]; and of
+    /// some ranks, how many are stable.
+    Deliveries {
+        events: Vec<[u64; EVENT_BYTES / 8]>,
+        stable: Vec<(u32, u64)>,
+    },
+    /// All output of a rank that is not running has been sent.
     OutputEnd {
         rank: usize,
         /// The rank has finished.
@@ -435,17 +526,18 @@ pub enum ToDispatcher {
     StdinWanted {
         life: u64,
     },
-    /// Nothing of the job is running any more.
+    /// Nothing of the job runs any more.
     Stopped {
         statistics: Vec<LifeStatistics>,
     },
 }
 
-/// Most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`]; and as many more of streams that repeat what former
-/// lives printed. The dispatcher drops those at once, so that no replay waits for a slow reader.
+/// The most bytes of output that an agent sends ahead of [`ToAgent::OutputTaken`]. It sends as many more of streams
+/// that repeat what former lives printed. The dispatcher drops those at once, so that no replay waits for a slow
+/// reader.
 pub const OUTPUT_WINDOW: u64 = 4 << 20;
 
-/// The bits of the stream's byte in a frame of kind 1.
+/// Bits of the stream's byte in a frame of kind 1.
 const STREAM: u8 = 1;
 const REPEATED: u8 = 2;
 
@@ -456,17 +548,17 @@ fn of_life(frame: &[u8]) -> Option<(usize, u64, &[u8])> {
     Some((u32::from_le_bytes(*rank) as usize, u64::from_le_bytes(*life), rest))
 }
 
-/// Most bytes of what was in transit that are sent at once.
+/// The most bytes of messages in transit that are sent at once.
 const PIECE: usize = 1 << 20;
 
-/// What was in transit, in pieces of which each can be sent: with whether it is the last.
+/// Cuts the messages in transit into pieces that can be sent, each with whether it is the last.
 pub fn pieces(part: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     let last = part.len().div_ceil(PIECE);
     let pieces = part.chunks(PIECE).zip(1..);
     pieces.map(move |(piece, number)| (piece, number == last))
 }
 
-/// The frame of what was in transit, and what is in it.
+/// The frame of messages in transit, and its content.
 fn in_transit(out: &mut Vec<u8>, number: u64, is_last: bool, bytes: &[u8]) {
     frame(out, 4, &[&number.to_le_bytes(), &[is_last.into()], bytes]);
 }
@@ -482,7 +574,7 @@ fn too_short() -> FrameError {
 }
 
 impl Message for ToAgent {
-    /// A job that is suspended may have much to say about itself.
+    /// A suspended job may have a long description.
     const LONGEST: usize = u32::MAX as usize;
 
     fn encode(&self, out: &mut Vec<u8>) {

@@ -1,20 +1,21 @@
-//! What every rank counts of its own work, in the node memory ([`crate::node_memory::control`]).
+//! What every rank counts about its own work, in the node memory ([`crate::node_memory::control`]).
 //!
 //! There are two kinds, because a later life repeats what a former one did:
 //!
-//! - *Sizes*: the messages that the program has sent, by size. They are the program's own progress: kept in the process, part
-//!   of its image, and only shown in the node memory. A life that repeats sends counts them again from where it began, so
-//!   the life that came furthest tells the truth, and nothing counts twice.
-//! - *Costs*: what recovery has cost so far (waiting, memory, traffic). They lie in the node memory only, and every life adds
-//!   to what it finds there, so they outlive processes; an image does not hold them.
+//! - *Sizes*: the messages that the program has sent, by size. They are the program's own progress: the process keeps
+//!   them, its image contains them, and the node memory only shows them. A life that repeats sends counts them again
+//!   from where it began. So the life that came furthest tells the truth, and nothing counts twice.
+//! - *Costs*: what recovery has cost so far (waiting, memory, traffic). They lie in the node memory only. Every life
+//!   adds to what it finds there, so they outlive processes; an image does not hold them.
 //!
-//! To count one thing more: a variant of [`Cost`], its line in [`COSTS`], and `Node::add`, `most` or `put` where it happens.
+//! To count one more thing: add a variant of [`Cost`] and its line in [`COSTS`], and call `Node::add`, `most` or `put`
+//! where it happens.
 
-/// Sizes of messages are told apart by powers of two: see [`class`].
+/// Classes of message sizes are powers of two: see [`class`].
 pub const CLASSES: usize = 32;
 
-/// The class of a message of so many bytes: 0 for none, then the smallest class c with `bytes` ≤ 2^(c-1); the last one holds
-/// everything beyond 2^29 (512 MiB).
+/// The class of a message of so many bytes: 0 for none, then the smallest class c with `bytes` ≤ 2^(c-1). The last
+/// class contains everything beyond 2^29 (512 MiB).
 #[inline]
 pub const fn class(bytes: usize) -> usize {
     if bytes == 0 {
@@ -24,7 +25,7 @@ pub const fn class(bytes: usize) -> usize {
     if class < CLASSES { class } else { CLASSES - 1 }
 }
 
-/// The most bytes of a message in this class; none for the last one.
+/// The most bytes of a message in this class; None for the last one.
 pub const fn up_to(class: usize) -> Option<u64> {
     match class {
         0 => Some(0),
@@ -42,7 +43,7 @@ pub type Sizes = [[u64; 2]; CLASSES];
 pub enum Cost {
     /// Bytes of memory that the message log and the record hold now, in whole segments.
     LogBytes,
-    /// The most it has been: memory that has been taken is used again, but not given back.
+    /// The most that it has been: the rank uses memory again, but gives none back.
     MostLogBytes,
     /// Bytes of the log written to the spill file.
     SpilledBytes,
@@ -50,41 +51,41 @@ pub enum Cost {
     Sleeps,
     /// Sends that waited until the event logger had the deliveries before them.
     HeldSends,
-    /// How long they waited, each for itself, added up.
+    /// How long they waited, each by itself, added up.
     HeldNs,
     /// The longest of these times.
     MostHeldNs,
-    /// Answers of the event logger: from the moment deliveries were handed to it until it had acknowledged them.
+    /// Answers of the event logger: the time from handing deliveries to it until it acknowledged them.
     LoggerRoundTrips,
     LoggerNs,
     MostLoggerNs,
     /// Messages that carried determinants or could have (causal logging), and those that carried none.
     Piggybacks,
     EmptyPiggybacks,
-    /// Bytes that they carried beside their payload, and determinants in them.
+    /// Bytes that they carried besides their payload, and determinants in them.
     PiggybackBytes,
     PiggybackEvents,
-    /// What it took to make them, and to take in those of others; estimated from some of them.
+    /// The time to make them, and to take in those of others; estimated from some of them.
     PrepareNs,
     AbsorbNs,
-    /// Most determinants that a rank has kept at once: vertices of its antecedence graph.
+    /// The most determinants that a rank has kept at once: vertices of its antecedence graph.
     LargestGraph,
     /// Messages sent to ranks of other nodes, and their payload.
     RemoteMessages,
     RemoteBytes,
 }
 
-/// What becomes of the costs of several ranks.
+/// How the costs of several ranks combine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Together {
     Sum,
     Greatest,
 }
 
-/// One cost, as it is told.
+/// One cost, as statistics show it.
 pub struct Described {
     pub cost: Cost,
-    /// In files. Times are counted in nanoseconds and told in seconds.
+    /// Its name in files. Times are counted in nanoseconds and shown in seconds.
     pub name: &'static str,
     pub together: Together,
 }

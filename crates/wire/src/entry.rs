@@ -1,17 +1,19 @@
-//! What lies in a segment of a message log: entries, one behind the other. Each starts at a multiple of [`ALIGN`] bytes:
+//! The content of a segment of a message log: entries, one behind the other. Each starts at a multiple of [`ALIGN`]
+//! bytes:
 //!
 //! ```text
-//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half); third and
-//!          fourth byte: the sender's wave (chandy-lamport), or bytes of the piggyback here (15 bits) and whether more of it came
-//!          before (1 bit; where determinants are piggybacked)
+//! 0   u64  mark: 0 nothing here (yet); else kind (low byte), flags (second byte), payload bytes here (high half).
+//!          Third and fourth byte: the sender's wave (chandy-lamport); or, where determinants are piggybacked, bytes of
+//!          the piggyback here (15 bits) and whether more of it came before (1 bit)
 //! 8   u64  tag
-//! 16  u64  first piece: bytes of the whole message; More: offset of this piece in it; Jump: reference of the next segment; Ahead:
-//!          offset of these bytes in the piggyback
+//! 16  u64  first piece: bytes of the whole message; More: offset of this piece in it; Jump: reference of the next
+//!          segment; Ahead: offset of these bytes in the piggyback
 //! 24  u64  remote data
 //! 32  ...  first piece: piggyback ([`crate::piggyback`]), up to the next multiple of 8; then payload
 //! ```
 //!
-//! The first [`ALIGN`] bytes of a segment say how many messages of the channel begin before it, and its last are left to a Jump.
+//! The first [`ALIGN`] bytes of a segment say how many messages of the channel begin before it. Its last ones are left
+//! to a Jump.
 
 use crate::node_memory::SEGMENT;
 
@@ -19,14 +21,14 @@ use crate::node_memory::SEGMENT;
 pub const ALIGN: usize = 64;
 /// Bytes of an entry before its piggyback and payload.
 pub const HEADER: usize = 32;
-/// Places of the fields in an entry; the mark is at 0.
+/// Offsets of the fields in an entry; the mark is at 0.
 pub const TAG: usize = 8;
 pub const TOTAL: usize = 16;
 pub const DATA: usize = 24;
-/// No payload reaches beyond this place in a segment.
+/// No payload reaches beyond this offset in a segment.
 pub const PAYLOAD_END: usize = SEGMENT - ALIGN;
 
-/// What an entry is, as far as the receiver is concerned.
+/// What an entry is to the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// First piece of a tagged message.
@@ -43,11 +45,11 @@ pub enum Kind {
     ReadAnswer = 6,
     /// Bytes for address `tag`, key in the remote data (fi_write).
     Write = 7,
-    /// Says that a write has been done; `tag` is the requester's operation.
+    /// Says that a write is done; `tag` is the requester's operation.
     WriteDone = 8,
     /// The beginning of the piggyback of the message that follows.
     Ahead = 9,
-    /// The messages behind are for endpoint `tag` of the receiver.
+    /// The messages behind it are for endpoint `tag` of the receiver.
     Endpoint = 10,
 }
 
@@ -73,26 +75,27 @@ impl Mark {
     const PIGGYBACK: u32 = 16;
     const BEGAN_AHEAD: u64 = 1 << 31;
 
-    /// `wave`: of the sender, 0 where determinants are piggybacked.
+    /// `wave`: the sender's, 0 where determinants are piggybacked.
     #[inline]
     pub const fn new(kind: Kind, flags: u8, wave: u16, bytes: usize) -> Self {
         Self(kind as u64 | (flags as u64) << 8 | (wave as u64) << 16 | (bytes as u64) << 32)
     }
 
-    /// The same entry with so many bytes of a piggyback before its payload. `began_ahead`: there are more before it.
+    /// The same entry with so many bytes of a piggyback before its payload. `began_ahead`: more of the piggyback came
+    /// before.
     #[inline]
     pub const fn with_piggyback(self, bytes: usize, began_ahead: bool) -> Self {
         let began_ahead = if began_ahead { Self::BEGAN_AHEAD } else { 0 };
         Self(self.0 | (bytes as u64) << Self::PIGGYBACK | began_ahead)
     }
 
-    /// Of an entry: the mark is not 0.
+    /// For an entry: the mark is not 0.
     #[inline]
     pub const fn kind(self) -> Kind {
         KINDS[(self.0 & 0xff) as usize - 1]
     }
 
-    /// It is a Jump, whatever other marks may be.
+    /// Whether it is a Jump; the mark may also be 0.
     #[inline]
     pub const fn is_jump(self) -> bool {
         self.0 & 0xff == Kind::Jump as u64
@@ -114,7 +117,8 @@ impl Mark {
         (self.0 >> 16) as u16
     }
 
-    /// Bytes of the piggyback in this entry, and whether there are more before it. Only where determinants are piggybacked.
+    /// Bytes of the piggyback in this entry, and whether more of it came before. Only where determinants are
+    /// piggybacked.
     #[inline]
     pub const fn piggyback(self) -> (usize, bool) {
         let bytes = (self.0 >> Self::PIGGYBACK) as usize & 0x7fff;
@@ -122,16 +126,27 @@ impl Mark {
     }
 }
 
-/// Room that so much of a piggyback takes before the payload.
+/// Room that so many bytes of a piggyback take before the payload.
 #[inline]
 pub const fn padded(bytes: usize) -> usize {
     (bytes + 7) & !7
 }
 
-/// Where the entry behind one at `place` starts, which has so many bytes behind its header.
+/// Where the entry behind one at `place` starts, if that has so many bytes behind its header.
 #[inline]
 pub const fn next(place: usize, bytes: usize) -> usize {
     (place + HEADER + bytes + ALIGN - 1) & !(ALIGN - 1)
+}
+
+/// One word for a place in a log: a segment's reference and an offset in it, a multiple of [`ALIGN`]. 0: before the
+/// first segment.
+pub const fn place_word(reference: u64, place: usize) -> u64 {
+    reference << 10 | (place / ALIGN) as u64
+}
+
+/// The reference and the offset of a place.
+pub const fn place_of(word: u64) -> (u64, usize) {
+    (word >> 10, (word & 0x3ff) as usize * ALIGN)
 }
 
 #[cfg(test)]

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! rank                                     event logger
-//! the handshake                            ↔                  (claim: deliveries that have been acknowledged)
+//! the handshake                            ↔                  (claim: acknowledged deliveries)
 //!                                 ← Welcome  stored
 //! Log    first_rclock deliveries           →   ← Ack  rclock
-//! Clocks clocks                            ↔   Clocks  clocks      (what is stable, of any rank, and is news)
+//! Clocks clocks                            ↔   Clocks  clocks      (newly stable deliveries, of any rank)
 //! Forget rclock                            →   ← Ack  rclock       (an image covers so many deliveries)
 //! Query  above_rclock                      →   ← Answer  first_rclock more records …  (or NotWhole)
 //! ```
 //!
-//! [Frames](crate::frame) and the [handshake](crate::handshake) are those of every server. An event logger may connect to another, as
-//! rank [`LOGGER`] plus its number; it says Clocks and nothing else. [`Client`] is the rank's half, [`LoggerSide`] the event logger's.
+//! [Frames](crate::frame) and the [handshake](crate::handshake) are those of every server. An event logger may connect
+//! to another, as rank [`LOGGER`] plus its number; it says Clocks and nothing else. [`Client`] is the rank's half,
+//! [`LoggerSide`] the event logger's.
 
 mod client;
 mod logger_side;
@@ -26,18 +27,18 @@ use crate::handshake::{NAMES as WORDS, OWN, Word};
 use crate::output::Output;
 use resurgo_protocol::{Rank, Recorded};
 
-/// Most deliveries in one Log or Answer.
+/// The most deliveries in one Log or Answer.
 pub const MAX_RECORDS: usize = 4096;
-/// Bytes of one delivery in an Answer, and in a Log, which also says what it depends on.
+/// Bytes of one delivery in an Answer, and in a Log, which also says what the delivery depends on.
 const RECORD_BYTES: usize = 12;
 pub const DELIVERY_BYTES: usize = RECORD_BYTES + 8;
 /// Bytes of one clock.
 const CLOCK_BYTES: usize = 12;
-/// Most bytes of a frame after its length.
+/// The most bytes of a frame after its length.
 pub const MAX_FRAME: usize = 1 + 8 + 1 + 4 + MAX_RECORDS * DELIVERY_BYTES;
 
-/// A delivery to be stored, and its antecedent: deliveries that its source had made when it sent the message, 0 where they do
-/// not matter (`resurgo_protocol::causal::Event`).
+/// A delivery to store, and its antecedent (`resurgo_protocol::causal::Event`): how many deliveries its source had made
+/// when it sent the message. It is 0 where that does not matter.
 pub type Delivery = (Recorded, u64);
 
 /// One frame of either direction.
@@ -136,7 +137,7 @@ impl Frame {
         end(out, start, 0);
     }
 
-    /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole.
+    /// Takes the first frame off `bytes`: the frame and the bytes used, or None while it is not whole.
     pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Error> {
         let Some((kind, reader)) = split(bytes, MAX_FRAME, &NAMES)? else {
             return Ok(None);
@@ -197,7 +198,7 @@ fn take_record(reader: &mut Reader) -> Result<Recorded, Error> {
     })
 }
 
-/// The rest of the frame: a count, and so many entries of `bytes` bytes.
+/// The rest of the frame: a count, and that many entries of `bytes` bytes.
 fn entries<T>(
     reader: &mut Reader,
     bytes: usize,
@@ -210,7 +211,7 @@ fn entries<T>(
     (0..count).map(|_| read(reader)).collect()
 }
 
-/// Bytes that have come and are not decoded, and bytes that are to go.
+/// Received bytes that are not decoded, and bytes to send.
 #[derive(Debug, Default)]
 struct Buffers {
     input: Vec<u8>,

@@ -1,11 +1,12 @@
 //! Frames of the connections between ranks and the job's servers, and what can be wrong with them.
 //!
-//! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. Kinds from 1 on are those of
-//! the [handshake](crate::handshake), the same on every connection; the others are the connection's own.
+//! A frame is a `u32` length of what follows, a `u8` kind, and its fields; integers are little-endian. The lowest
+//! kinds, from 1 on, are those of the [handshake](crate::handshake), the same on every connection. The others are the
+//! connection's own.
 
 /// Changes whenever the meaning of any byte changes.
 pub const VERSION: u16 = 5;
-/// Most bytes of the text of a Refused.
+/// The most bytes of the text of a Refused.
 pub(crate) const MAX_REASON: usize = 512;
 
 /// Why a connection cannot go on.
@@ -29,7 +30,7 @@ pub enum Error {
     Refused { reason: String },
 }
 
-/// Begins a frame of this kind behind what is in `out`: where it begins.
+/// Begins a frame of this kind behind the content of `out`; returns where it begins.
 pub(crate) fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -37,14 +38,14 @@ pub(crate) fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
     start
 }
 
-/// The frame that began at `start` ends here, or `more` bytes further on, which the caller appends: its length.
+/// Ends the frame that began at `start`, `more` bytes further on, which the caller appends; returns its length.
 pub(crate) fn end(out: &mut [u8], start: usize, more: usize) -> usize {
     let length = out.len() - start - 4 + more;
     out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
     length
 }
 
-/// The first frame of `bytes`, if it is whole: its kind, from 1, and its fields. `names`: of all kinds.
+/// The first frame of `bytes`, if it is whole: its kind, from 1, and its fields. `names`: the names of all kinds.
 pub(crate) fn split<'a>(
     bytes: &'a [u8],
     most: usize,
@@ -60,7 +61,7 @@ pub(crate) fn split<'a>(
     if length == 0 {
         return Err(Error::UnknownKind { kind: 0 });
     }
-    // A stranger is told from the first byte of kind, not after it has sent what it announced.
+    // Recognise a stranger by the first byte of kind, not after it has sent what it announced.
     let Some((&kind, fields)) = rest.split_first() else {
         return Ok(None);
     };
@@ -113,17 +114,17 @@ impl Reader<'_> {
         }
     }
 
-    /// The rest of the frame is a text.
+    /// Reads the rest of the frame as a text.
     pub fn reason(&mut self) -> Result<String, Error> {
         let text = std::mem::take(&mut self.bytes);
         if text.len() > MAX_REASON {
             return Err(self.malformed());
         }
-        // The text ends up in messages for people: nothing in it may steer a terminal.
+        // The text goes into messages for people: nothing in it may steer a terminal.
         Ok(String::from_utf8_lossy(text).replace(|c: char| c.is_control(), " "))
     }
 
-    /// Nothing of the frame is left.
+    /// Checks that nothing of the frame is left.
     pub fn end(&self) -> Result<(), Error> {
         match self.bytes {
             [] => Ok(()),

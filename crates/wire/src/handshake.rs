@@ -1,49 +1,53 @@
-//! How a rank and a server of the job find out that both hold the job's key.
+//! How a rank and a server of the job prove to each other that both hold the job's key.
 //!
 //! ```text
 //! rank                                     server
 //! Hello  version rank size incarnation nonce →
 //!                  ← Challenge  version epoch nonce proof
 //! Proof  proof claim                       →
-//!                                          ← what the server says to a rank that it admits    (or Refused, at any time)
+//!                                          ← the server's own welcome    (or Refused, at any time)
 //! ```
 //!
-//! A proof is BLAKE3, keyed with the job's key, of a label for the kind of server and the side, the Hello, the Challenge without its
-//! proof, and the claim: how many deliveries the rank says it knows, in the sense of that server. Both sides treat what they read as
-//! hostile until then, and as untrusted after.
+//! A proof is BLAKE3, keyed with the job's key. It covers a label for the kind of server and the side, the Hello, the
+//! Challenge without its proof, and the claim. The claim says how many deliveries the rank knows, in the sense of that
+//! server. Both sides treat received bytes as hostile until then, and as untrusted afterwards.
 
 use resurgo_protocol::Rank;
 
 use crate::frame::{Error, MAX_REASON, Reader, VERSION};
 
-/// First bytes of a Hello, so that a stranger is told from a rank of another version.
+/// The first bytes of a Hello, which tell a stranger from a rank of another version.
 const MAGIC: [u8; 4] = *b"RSEL";
 /// Bytes of a key, a nonce and a proof.
 pub const KEY_BYTES: usize = 32;
 pub(crate) type Bytes32 = [u8; KEY_BYTES];
 
-/// Names of the frames of the handshake, whose kinds are 1 and following on every connection.
+/// Names of the frames of the handshake. Their kinds are 1 and following on every connection.
 pub(crate) const NAMES: [&str; 4] = ["Hello", "Challenge", "Proof", "Refused"];
 /// The first kind of frame that is a connection's own.
 pub(crate) const OWN: u8 = NAMES.len() as u8 + 1;
 
-/// What says Hello to an event logger with this bit is event logger number `rank - LOGGER`.
+/// With this bit, the rank in a Hello to an event logger is event logger number `rank - LOGGER`.
 pub const LOGGER: Rank = 1 << 31;
 
-/// Which servers there are. A proof is good for one kind only.
+/// The kinds of servers. A proof is valid for one kind only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
 pub enum Server {
     EventLogger,
     ChannelMemory,
-    /// Agents of other nodes come to it; node numbers stand for ranks.
+    /// For agents of other nodes; node numbers stand for ranks.
     Dispatcher,
-    /// The agent of another node; who comes is a node, and says so in place of a rank.
+    /// The agent of another node; the visitor is a node, and says its number in place of a rank.
     Mesh,
     /// The same, for copies of images.
     Replica,
-    /// Who has the token of a job that nodes join; there is one of them on each connection.
+    /// For nodes that join a job with its token; there is one on each connection.
     Join,
+    /// A rank, which a rank of another node calls to send to it.
+    Rank,
+    /// A checkpoint server; the number of a user's key is in place of the incarnation.
+    Store,
 }
 
 impl Server {
@@ -58,20 +62,20 @@ impl Server {
         Self::ALL.into_iter().find(|server| server.number() == number)
     }
 
-    /// Who may come in a job of `size` ranks.
+    /// Whether this rank may come in a job of `size` ranks.
     fn may_come(self, rank: Rank, size: u32) -> bool {
         rank < size || self == Self::EventLogger && rank >= LOGGER
     }
 }
 
-/// Who makes a proof.
+/// The side that makes a proof.
 #[derive(Debug, Clone, Copy)]
 enum Side {
     Visitor,
     Server,
 }
 
-/// What a rank says of itself before it is trusted.
+/// What a rank says about itself before the server trusts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     pub rank: Rank,
@@ -87,7 +91,7 @@ pub struct Hello {
 pub enum Word {
     Hello(Hello),
     Challenge {
-        /// Of the server; 0 where it has none.
+        /// The server's epoch; 0 where it has none.
         epoch: u64,
         nonce: Bytes32,
         proof: Bytes32,
@@ -190,7 +194,7 @@ fn put_claim(out: &mut Vec<u8>, claim: Option<u64>) {
     out.extend_from_slice(&claim.unwrap_or(0).to_le_bytes());
 }
 
-/// What both sides know when a proof is made.
+/// What both sides know when they make a proof.
 struct Transcript<'a> {
     key: &'a Bytes32,
     server: Server,
@@ -200,7 +204,7 @@ struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
-    /// Compares in constant time, as `blake3::Hash` does.
+    /// The proof; it compares in constant time, as `blake3::Hash` does.
     fn proof(&self, side: Side, claim: Option<u64>) -> blake3::Hash {
         let label: &[u8; 28] = match (self.server, side) {
             (Server::EventLogger, Side::Visitor) => b"resurgo event logger: rank  ",
@@ -215,6 +219,10 @@ impl Transcript<'_> {
             (Server::Replica, Side::Server) => b"resurgo replica: called     ",
             (Server::Join, Side::Visitor) => b"resurgo join: a node        ",
             (Server::Join, Side::Server) => b"resurgo join: the job       ",
+            (Server::Rank, Side::Visitor) => b"resurgo rank: calling       ",
+            (Server::Rank, Side::Server) => b"resurgo rank: called        ",
+            (Server::Store, Side::Visitor) => b"resurgo store: a client     ",
+            (Server::Store, Side::Server) => b"resurgo store: the server   ",
         };
         let mut bytes = Vec::with_capacity(160);
         bytes.extend_from_slice(label);
@@ -238,12 +246,12 @@ impl Greeting {
         Self { server, key, hello }
     }
 
-    /// What is said first.
+    /// The first word.
     pub fn hello(&self) -> Word {
         Word::Hello(self.hello)
     }
 
-    /// The server's epoch and the answer to its challenge. `claim`: what a server of an epoch is told.
+    /// The server's epoch, and the answer to its challenge. `claim`: what to tell a server of that epoch.
     ///
     /// # Errors
     /// The server refuses, does not hold the key, or says something else.
@@ -269,7 +277,7 @@ impl Greeting {
     }
 }
 
-/// Who has proved to belong to the job.
+/// A rank that has proved that it belongs to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visitor {
     pub rank: Rank,
@@ -277,12 +285,12 @@ pub struct Visitor {
     pub claim: Option<u64>,
 }
 
-/// What follows from a word that the server has heard.
+/// The consequence of a word that the server heard.
 #[derive(Debug)]
 pub enum Heard {
-    /// This is the answer.
+    /// Not proved yet; this is the answer.
     Stranger(Word),
-    /// The server's own welcome is the answer, or Refused.
+    /// Proved; the answer is the server's own welcome, or Refused.
     Proved(Visitor),
 }
 
@@ -310,7 +318,7 @@ impl Doorkeeper {
     }
 
     /// # Errors
-    /// The stranger does not belong to the job, or says something that is not due.
+    /// The stranger does not belong to the job, or says something unexpected.
     pub fn hear(&mut self, word: Word) -> Result<Heard, Error> {
         let transcript = |hello| Transcript {
             key: &self.key,
@@ -322,7 +330,7 @@ impl Doorkeeper {
         match (&self.hello, word) {
             (None, Word::Hello(hello)) => {
                 if hello.size != self.size || !self.server.may_come(hello.rank, self.size) {
-                    // Says nothing of the job to who has not proved to belong to it.
+                    // Say nothing about the job to a visitor that has not proved to belong to it.
                     return Err(Error::Malformed { frame: "Hello" });
                 }
                 let proof = *transcript(&hello).proof(Side::Server, None).as_bytes();
@@ -392,7 +400,7 @@ mod tests {
         let mut door = door(Server::EventLogger, KEY);
         let word = challenge(&mut door, &greeting);
         assert_eq!(greeting.answer(word, |_| None), Err(Error::NotAuthentic));
-        // A rank that goes on all the same.
+        // A rank that goes on anyway.
         let proof = Word::Proof {
             proof: [0; 32],
             claim: Some(1000),

@@ -1,5 +1,6 @@
-//! What an agent and the process of a rank say to each other about process images, over a socket of datagrams
-//! ([`crate::node_memory::IMAGE_FD`]), and an agent and a sleeping snapshot over a socket of the snapshot's own.
+//! What an agent and a rank's process say to each other about process images, over a socket of datagrams
+//! ([`crate::node_memory::IMAGE_FD`]). An agent and a sleeping snapshot do the same over a socket of the snapshot's
+//! own.
 //!
 //! ```text
 //! 0   u32  kind
@@ -10,14 +11,14 @@
 //! 32  ...  text, UTF-8
 //! ```
 //!
-//! Plain bytes of a fixed shape: the rank's side is read and written where no memory can be allocated.
+//! Plain bytes of a fixed shape: the rank's side reads and writes them where it can allocate no memory.
 
-/// Longest text.
+/// The longest text.
 pub const TEXT: usize = 224;
 /// Bytes of the longest datagram.
 pub const BYTES: usize = 32 + TEXT;
 
-/// Bits of [`Kind::Checkpoint`].
+/// Bits of `c` in [`Kind::Checkpoint`].
 pub const IN_WAVE: u64 = 1;
 pub const TRACKED: u64 = 2;
 
@@ -25,15 +26,16 @@ pub const TRACKED: u64 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has [`IN_WAVE`] when the
-    /// image is part of a wave for which all stand still: after [`Kind::Stopped`] the rank waits for
-    /// [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself. It has [`TRACKED`] when the image
-    /// will be written to a file in which what has not changed stays. If that file comes beside it, the answer may be
-    /// [`Kind::Copied`].
+    /// Agent to rank: take image `a`; its cursors go to slot `b`. Then comes the signal. `c` has these bits:
+    ///
+    /// - [`IN_WAVE`]: the image is part of a wave for which all stand still. After [`Kind::Stopped`] the rank waits for
+    ///   [`Kind::Drain`], as often as it comes, and for [`Kind::Go`] before it copies itself.
+    /// - [`TRACKED`]: the image will go to a file in which unchanged memory stays. If that file comes beside the
+    ///   datagram, the answer may be [`Kind::Copied`].
     Checkpoint = 1,
     /// Rank to agent: all threads stand still for image `a`.
     Stopped = 2,
-    /// Agent to rank: what you have said to PMI and printed is accounted for, go on with image `a`.
+    /// Agent to rank: what you said to PMI and printed is accounted for; go on with image `a`.
     Go = 3,
     /// Agent to rank: not now.
     Abandon = 4,
@@ -42,52 +44,54 @@ pub enum Kind {
     /// Rank to agent: snapshot `a` sleeps as process `b`, after `c` nanoseconds of standstill; beside it comes the
     /// socket to talk to it.
     Taken = 6,
-    /// Agent to snapshot: copy yourself and let the copy go on as the rank, whose standard output, standard error, PMI
-    /// socket, image socket and (if there is a fifth) standard input come beside it. Where
-    /// all ranks return to a wave the copy says [`Kind::Ready`] on its image socket and waits for [`Kind::Go`] there.
+    /// Agent to snapshot: copy yourself and let the copy go on as the rank. Beside it come the rank's standard output,
+    /// standard error, PMI socket, image socket and (if there is a fifth) standard input. Where all ranks return to a
+    /// wave, the copy says [`Kind::Ready`] on its image socket and waits for [`Kind::Go`] there.
     Wake = 7,
     /// Snapshot to agent: the rank lives again as process `b`.
     Woken = 8,
-    /// Snapshot, or process that is being rebuilt from a file, to agent: the rank cannot go on from there. The text says
-    /// why; without one, `b` is the error number of system call `c`, the `a`-th of those that rebuild a process.
+    /// Snapshot, or process that is being rebuilt from a file, to agent: the rank cannot go on from there. The text
+    /// says why. Without a text, `b` is the error number of system call `c`, the `a`-th of those that rebuild a
+    /// process.
     Failed = 9,
-    /// Snapshot to agent: image `a` is in its file; `b` bytes had to be written, in `c` nanoseconds. The text is the digest by which the
-    /// file is known again.
+    /// Snapshot to agent: image `a` is in its file; `b` bytes had to be written, in `c` nanoseconds. The text is the
+    /// digest that identifies the file.
     Written = 10,
-    /// Snapshot to agent: image `a` could not be written; `b` is the error number, the text says at what.
+    /// Snapshot to agent: image `a` could not be written. `b` is the error number, the text says where it failed.
     WriteFailed = 11,
-    /// Snapshot to the rank it was copied from: nothing that is done to the rank reaches it any more. A woken rank to the
-    /// agent: its part of the node memory is as it was at the wave.
+    /// Snapshot to the rank that it was copied from: nothing done to the rank reaches the snapshot any more. A woken
+    /// rank to the agent: its part of the node memory is as it was at the wave.
     Ready = 12,
     /// Agent to rank: all ranks of the wave stand still, take what your channels hold.
     Drain = 13,
     /// Rank to agent: the channels are empty, `b` messages or parts of them were taken.
     Drained = 14,
-    /// Agent to snapshot: write image `a` into the file that comes beside it, compressed by zstd at level `b`; 0: not at all.
+    /// Agent to snapshot: write image `a` into the file beside the datagram, compressed by zstd at level `b`; 0: not
+    /// compressed.
     Write = 15,
-    /// Agent to snapshot: make what has been renamed in the directory that comes beside it last.
+    /// Agent to snapshot: sync the directory beside the datagram, so that its names last.
     Sync = 16,
     /// Snapshot to agent: that is done.
     Synced = 17,
-    /// Process that was rebuilt from a file to agent: it goes on now as the rank.
+    /// Process that was rebuilt from a file to agent: it now goes on as the rank.
     Restored = 18,
-    /// Rank to agent: the message log has grown by `a` bytes; images of those who receive from this rank would let it
-    /// forget. `b` is 1 when there is little room left.
+    /// Rank to agent: the message log has grown by `a` bytes; images of this rank's receivers would let it forget. `b`
+    /// is 1 when little room is left.
     LogGrows = 19,
-    /// Rank to agent: it has made as many messages as it was to have an image at.
+    /// Rank to agent: it has made as many messages as an image was asked for.
     WantsImage = 20,
-    /// Agent to rank: look whose turn it is in a wave of groups, and hold back what must not pass now; `a` is that as a
-    /// word. Then comes the signal.
+    /// Agent to rank: see whose turn it is in a wave of groups, and hold back what must not pass now; `a` says that in
+    /// one word. Then comes the signal.
     Notice = 21,
-    /// Rank to agent: that is done, for the same `a`. A text says why it cannot be.
+    /// Rank to agent: that is done, for the same `a`. A text says why it is impossible.
     Noticed = 22,
-    /// Rank to agent: as [`Kind::Taken`], but process `b` has only copied what has changed: it can write the image into the file
-    /// that came with the request, and that is all.
+    /// Rank to agent: as [`Kind::Taken`], but process `b` has only copied what has changed. It can write the image into
+    /// the file that came with the request, and nothing else.
     Copied = 23,
-    /// Who fills the memory of a rank that runs already, to agent: beside it come the socket to it, on the first one, and what holds back
-    /// those who touch what is missing.
+    /// The process that fills the memory of a rank that already runs, to agent. Beside the first one come the socket to
+    /// the filling process, and the descriptor that holds back threads that touch missing memory.
     Filling = 24,
-    /// That is done.
+    /// The filling process to agent: the memory is filled.
     Filled = 25,
 }
 
@@ -168,7 +172,7 @@ impl Datagram {
         (bytes, 32 + self.length)
     }
 
-    /// None: not one of ours.
+    /// None: the bytes are no datagram of ours.
     pub fn decode(bytes: &[u8]) -> Option<Datagram> {
         let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let number = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));

@@ -1,5 +1,5 @@
-//! Everything two processes of Resurgo must agree on, byte for byte: the node memory that an agent
-//! shares with its ranks, and the frames of the control connections.
+//! All bytes that two processes of Resurgo must agree on: the node memory that an agent shares with its ranks, and the
+//! frames of the connections.
 
 pub mod channel_memory;
 #[cfg(feature = "control")]
@@ -7,6 +7,7 @@ pub mod console;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod counters;
+pub mod direct;
 pub mod entry;
 pub mod event_logger;
 pub mod frame;
@@ -19,4 +20,6 @@ pub mod piggyback;
 pub mod places;
 pub mod replica;
 pub mod services;
+pub mod store;
+pub mod survivors;
 pub mod text;

@@ -2,22 +2,25 @@
 //!
 //! ```text
 //! 0                 node header            one page, written by the agent before any rank starts
-//! CONTROL_BASE      rank controls          CONTROL_STRIDE bytes a rank; other ranks may write to the first page of one
+//! CONTROL_BASE      rank controls          CONTROL_STRIDE bytes a rank; other ranks may write to its first page
 //! arena_base        arenas                 arena_stride bytes a rank; written by its own rank only
 //! ```
 //!
-//! Every rank maps it at the same address, which is far from everything that the kernel places by itself: so mapping it never moves the
-//! program's own mappings. The launcher chooses it ([`crate::places`]).
+//! Every rank maps it at the same address, far from everything that the kernel places by itself. So mapping it never
+//! moves the program's own mappings. The launcher chooses the address ([`crate::places`]).
 //!
-//! The agent keeps the memfd open, so all of it outlives any rank: a recovering rank finds in its own
-//! arena every message it had logged and every delivery it had recorded. The agent itself reads and
-//! writes single fields with `pread` and `pwrite`; the provider maps the memory, and so does what moves messages to other nodes.
+//! The agent keeps the memfd open, so all of it outlives any rank. A recovering rank finds its logged messages and its
+//! recorded deliveries in its own arena. The agent reads and writes single fields with `pread` and `pwrite`; the
+//! provider and the mover map the memory.
 //!
-//! All integers are little-endian (the processes share one machine). Offsets are in bytes. A [`Field`] says what lies there, who writes
-//! it, and how long it counts; from that follows what is cleared when a life of a rank begins.
+//! All integers are little-endian (the processes share one machine). Offsets are in bytes. A [`Field`] says what lies
+//! there, who writes it, and how long it counts. This decides which fields are cleared when a life of a rank begins.
 
 mod field;
 pub mod ready;
+
+use resurgo_protocol::Recorded;
+use resurgo_protocol::causal::Event;
 
 use crate::handshake::Server;
 use field::fields;
@@ -26,7 +29,7 @@ pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owne
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 19;
+pub const VERSION: u32 = 24;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -38,8 +41,15 @@ pub const SPILL_FD: i32 = 32;
 pub const IMAGE_FD: i32 = 33;
 /// File descriptor of the program's own file in a rank's process before it becomes the program.
 pub const PROGRAM_FD: i32 = 34;
-/// File descriptor of the eventfd in every rank that wakes what moves messages to other nodes, when there are any.
+/// File descriptor of the eventfd in every rank that wakes the mover of messages to other nodes, when there are any.
 pub const NET_FD: i32 = 35;
+
+/// File descriptor of the socket on which a rank speaks to the agent about failures ([`crate::survivors`]), where the
+/// program deals with them.
+pub const SURVIVOR_FD: i32 = 36;
+
+/// The descriptors that any rank may have from its agent, but [`SURVIVOR_FD`], which no rank with images has.
+pub const RANK_FDS: [i32; 5] = [PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD, NET_FD];
 
 /// Environment variable with the rank's number in the job.
 pub const ENV_RANK: &str = "RESURGO_RANK";
@@ -70,7 +80,7 @@ pub mod header {
         Agent Memory SIZE: u32 = 12;
         /// Number of the protocol ([`resurgo_protocol::Protocol`]).
         Agent Memory PROTOCOL: u32 = 16;
-        /// 0: the loss of a process is tolerated; 1: of a node.
+        /// 0: the loss of a process is tolerated; 1: of a node; [`super::OF_SEVERAL`].
         Agent Memory TOLERATE_NODE: u32 = 20;
         /// Offset of the first arena.
         Agent Memory ARENA_BASE: u64 = 24;
@@ -93,7 +103,7 @@ pub mod header {
         Agent Memory RANKS: u32 = 112;
         /// The last wave that ranks have been asked for (chandy-lamport), written before any of them is asked.
         Agent Memory WAVES_ASKED: u64 = 120;
-        /// The last wave that is complete or has been dropped: nothing of the logs is needed for it any more.
+        /// The last wave that is complete or dropped: it no longer needs the logs.
         Agent Memory WAVES_OVER: u64 = 128;
         /// How piggybacks are kept small (causal): [`super::REDUCTIONS`] by number.
         Agent Memory REDUCTION: u32 = 136;
@@ -101,20 +111,31 @@ pub mod header {
         Agent Memory CLOCK_SPREAD: u32 = 140;
         /// Address at which all ranks map the node memory, a multiple of [`super::LARGE_PAGE`].
         Agent Memory PLACE: u64 = 144;
-        /// Until when ranks may say something to ranks of other nodes, by CLOCK_BOOTTIME in nanoseconds; 0: for ever. The agent puts it
-        /// off as long as it has its lease. An agent that stands still cannot end its ranks: they look.
+        /// Until when ranks may say something to ranks of other nodes, by CLOCK_BOOTTIME in nanoseconds; 0: for ever.
+        /// The agent moves it on while it has its lease. An agent that stands still cannot end its ranks, so ranks look
+        /// here.
         Agent Memory VALID_UNTIL: u64 = 152;
-        /// How far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). In a cache line of its own:
-        /// every send reads it.
+        /// How far a wave of groups has come ([`resurgo_protocol::group::Turn`] as a word; group). It has a cache line
+        /// of its own, as every send reads it.
         Agent Memory TURN: u64 = 192;
-        /// The servers of the job, each as [`Service::to_words`] has it, up to the first place that has none. Rank r's event logger, or
-        /// channel memory, is the one whose number is r modulo their count.
+        /// The servers of the job, each as in [`Service::to_words`], up to the first empty place. Rank r's event
+        /// logger, or channel memory, is number r modulo their count.
         Agent Memory SERVICES: [u64; super::MAX_SERVICES * Service::WORDS] = 256;
         /// Bit d: some channel to rank d, which is on another node, may have news.
         Peers Memory NEWS: [u64; 64] = SERVICES.at + super::MAX_SERVICES * Service::WORDS * 8;
-        /// 1 while the agent's mover, which is the receiver of all that goes to ranks of other nodes, sleeps or is about to: who has
-        /// news for it writes to [`super::NET_FD`].
+        /// 1 while the agent's mover sleeps or is about to. The mover receives all messages to ranks of other nodes. A
+        /// rank with news for it then writes to [`super::NET_FD`].
         Agent Memory MOVER_SLEEPS: u32 = NEWS.at + 64 * 8;
+        /// 1: ranks may have connections of their own to ranks of other nodes ([`crate::direct`]).
+        Agent Memory DIRECT: u32 = MOVER_SLEEPS.at + 4;
+        /// The address of this node that others call, as [`crate::direct::to_words`] has it.
+        Agent Memory ADDRESS: [u64; 2] = DIRECT.at + 4;
+        /// Not 0: the program deals with failures itself, by ULFM's rules ([`resurgo_protocol::modes::ULFM`]) or by
+        /// FT-MPI's ([`resurgo_protocol::modes::Modes::word`]).
+        Agent Memory SURVIVORS: u64 = ADDRESS.at + 16;
+        /// How often failures and revocations have been told. It grows after their words in the controls of ranks, and
+        /// before ranks are woken.
+        Agent Memory NEWS_OF_FAILURES: u64 = SURVIVORS.at + 8;
     }
 }
 
@@ -128,6 +149,9 @@ pub const SPREAD_PIGGYBACK: u32 = 2;
 /// Most servers of one kind in a job, and of all kinds.
 pub const MAX_SERVERS: usize = 64;
 pub const MAX_SERVICES: usize = MAX_SERVERS * Server::ALL.len();
+
+/// Revocations that are told to a rank at a time.
+pub const REVOCATIONS: usize = 128;
 
 /// Offset of the first rank control.
 pub const CONTROL_BASE: usize = header::BYTES;
@@ -151,7 +175,8 @@ pub mod control {
         Agent Life TOGETHER: u64 = 24;
         /// Futex word the rank sleeps on.
         Peers Memory DOORBELL: u32 = 64;
-        /// 1 while the rank sleeps or is about to; [`super::ELSEWHERE`]: it is on another node, where the mover takes its news.
+        /// 1 while the rank sleeps or is about to. [`super::ELSEWHERE`]: it is on another node, where the mover takes
+        /// its news. [`super::AT_SOCKETS`]: a datagram to [`BELL`] wakes it.
         Rank Memory SLEEPING: u32 = 68;
         /// Bit w: word w of [`READY`] may be non-zero.
         Peers Memory READY_SUMMARY: u64 = 128;
@@ -159,8 +184,8 @@ pub mod control {
         Peers Memory READY: [u64; 64] = 192;
         /// See [`super::PHASE_START`] and following.
         Rank Life PHASE: u32 = 768;
-        /// Threads that have called the provider: 0 or 1, 2 when MPI has been handed from one to another, and
-        /// [`super::MANY_THREADS`] when several call MPI all the time, in an order that cannot be replayed.
+        /// Threads that have called the provider: 0 or 1, or 2 when MPI went from one to another.
+        /// [`super::MANY_THREADS`]: several call MPI all the time, in an order that no replay can repeat.
         Rank Life THREADS: u32 = 772;
         /// Deliveries, with those before the image that this life began from (the rank's rclock).
         Rank Life DELIVERIES: u64 = 776;
@@ -182,30 +207,56 @@ pub mod control {
         Rank Life COLLECTING_NS: u64 = 840;
         /// Deferred messages in the rank's buffer (group).
         Rank Life BUFFERED: u64 = 848;
-        /// While the rank waits in its replay for a message, 0 otherwise: 1 + its source in the low 16 bits; above, 24 bits how often
-        /// it has looked for it; above, 24 bits the number of the wait.
+        /// The message that the rank waits for in its replay; 0: it waits for none. The low 16 bits are 1 + its source.
+        /// The next 24 bits say how often it has looked for it, the highest 24 which wait this is.
         Rank Life WAITS_FOR: u64 = 856;
         /// 1 when the life would have made a new delivery, and [`OUTPUT_BEHIND`] was not 0.
         Rank Life OUTPUT_AWAITED: u64 = 864;
         /// Nanoseconds since 1970 (CLOCK_REALTIME) at which the life was begun.
         Agent Life BEGAN_NS: u64 = 872;
-        /// While the rank holds sends until the event logger has its deliveries, 0 otherwise: how many this life had held before the
-        /// oldest of them, plus 1.
+        /// Not 0 while the rank holds sends until the event logger has its deliveries. Then it is 1 + the sends that
+        /// this life had held before the oldest of them.
         Rank Life HELD: u64 = 880;
-        /// Number of the process that has opened the provider in this life, as it sees it; 0: none has.
+        /// Number of the process that opened the provider in this life, as the process itself sees it; 0: none did.
         Rank Life ATTACHED: u64 = 888;
-        /// 1 while the life has yet to print again some of the standard output that earlier lives printed, as the dispatcher says: the
-        /// rank makes no new delivery before it is 0.
+        /// 1 while the life has yet to repeat standard output of earlier lives, as the dispatcher says. The rank makes
+        /// no new delivery before it is 0.
         Agent Life OUTPUT_BEHIND: u64 = 896;
-        /// Deliveries on which something depends that the agent has passed on (output, words to PMI): whoever has it knows
-        /// them, whatever becomes of the rank. Where determinants are piggybacked.
+        /// Deliveries that the outside depends on, as the agent passed on their output or words to PMI. Others have
+        /// seen their effect, whatever happens to the rank. Only with piggybacked determinants.
         Agent Memory PASSED_ON: u64 = 904;
-        /// The rank's group, from 1. Of the last wave that has been begun, written by the agent before the turn of the first
-        /// group (group); always the same, written before any rank starts (hierarchical).
+        /// The rank's group, from 1. In the last wave, written by the agent before the turn of the first group (group);
+        /// or always the same, written before any rank starts (hierarchical).
         Agent Memory GROUP: u64 = 912;
         /// 1 + the reads from the last delivery to the last new send of any life, 0: there was none. A new life
         /// finds what the former ones left.
         Rank Memory READS_AT_SEND: u64 = 920;
+        /// 1 + deliveries that the rank does not need; 0: the rank comes from no lost node. Else only its event logger
+        /// has its record. The rank writes the rest of the record here and then stores a 0.
+        Agent Memory RECORD_LOST: u64 = 928;
+        /// The abstract socket that wakes the rank when it sleeps at its sockets: its name's five hexadecimal digits,
+        /// as a number.
+        Rank Life BELL: u64 = 936;
+        /// 1 while the rank checks whether it may write to the copies of logs of ranks of other nodes, and writes to
+        /// them.
+        Rank Life WRITES: u64 = 944;
+        /// Deliveries that the rank's event logger has, as far as it has said so to this life. Under causal, where nodes
+        /// are lost with their ranks' knowledge.
+        Rank Life STABLE: u64 = 952;
+        /// The wait, as in [`WAITS_FOR`] without the looks, whose message will not come; 0: none is known. Between nodes
+        /// the coordinator finds that.
+        Agent Life IN_VAIN: u64 = 960;
+        /// The number of the rank's failure, from 1; 0: it has not failed. Where the program deals with failures.
+        Agent Memory FAILED: u64 = 968;
+        /// When that was known, by CLOCK_REALTIME in nanoseconds, and the exit code of the process as shells have it.
+        Agent Memory FAILED_AT: u64 = 976;
+        Agent Memory FAILED_BY: u64 = 984;
+        /// 1: all nodes know that the rank has failed, and have all that it sent. Receives that can get no message end.
+        Agent Memory BURIED: u64 = 992;
+        /// 1 + the rank that has spawned this one; 0: it was launched. Where the program deals with failures.
+        Agent Memory SPAWNED_BY: u64 = 1000;
+        /// 1 + the failed rank in whose place this one is; 0: in none. By FT-MPI's rules.
+        Agent Memory REPLACES: u64 = 1008;
         /// Length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
         /// report exits with [`super::EXIT_REPORT`].
         Rank Life REPORT: super::Text<REPORT_BYTES> = 1024;
@@ -213,18 +264,34 @@ pub mod control {
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
         Rank Run COSTS: Costs = SIZES.at + size_of::<Sizes>();
+        /// Keys ([`crate::survivors::key`]) of revoked communicators of which the rank is a member. A newer one takes the
+        /// place of one long ago; the rank remembers those that it has seen.
+        Agent Memory REVOKED: [u64; super::REVOCATIONS] = 7168;
+        /// The same once all nodes know it: receives end.
+        Agent Memory CLOSED: [u64; super::REVOCATIONS] = 6144;
     }
 }
 
 /// Exit code of a rank that ended itself and left a report in [`control::REPORT`]: it is not restarted, the job ends.
 pub const EXIT_REPORT: i32 = 119;
 
-/// Exit code of a rank that has found, in its replay, that the program does not repeat what it did; with a report as with
+/// Exit code of a rank that finds in its replay that the program does not repeat itself; with a report as with
 /// [`EXIT_REPORT`]. Where there are waves all ranks can return to the last one, else the job ends.
 pub const EXIT_DIVERGED: i32 = 120;
 
+/// See [`header::TOLERATE_NODE`]: the loss of a node is tolerated in a job that has several, with records and logs.
+pub const OF_SEVERAL: u32 = 2;
+
 /// See [`control::SLEEPING`].
 pub const ELSEWHERE: u32 = 2;
+
+/// See [`control::SLEEPING`].
+pub const AT_SOCKETS: u32 = 3;
+
+/// See [`control::WAITS_FOR`]: its parts, from the lowest bits on.
+pub const WAIT_SOURCE_BITS: u32 = 16;
+pub const WAIT_LOOKS_BITS: u32 = 24;
+pub const WAIT_LOOKS: u64 = ((1 << WAIT_LOOKS_BITS) - 1) << WAIT_SOURCE_BITS;
 
 /// See [`control::THREADS`].
 pub const MANY_THREADS: u32 = 3;
@@ -246,7 +313,7 @@ pub enum CutTable {
     /// Per source, the offset of the next entry in it.
     ReadingAt = 1,
     /// Per destination, the segment that was being written; 0: nothing had been sent. After a return: the last segment
-    /// of what was in transit.
+    /// of the messages in transit.
     Writing = 2,
     /// Per destination, the offset behind the last entry in it.
     WritingAt = 3,
@@ -261,10 +328,10 @@ impl CutTable {
     ];
 }
 
-/// Size and place of every part for a job, from what the agent is told.
+/// Size and place of every part for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Ranks that there is room for. It is address space only: most of it is for ranks that may be spawned one day.
+    /// Ranks that have room here. It is address space only: most of it is for ranks that may be spawned one day.
     pub size: usize,
     /// Most segments a rank may hold in memory.
     pub log_segments: usize,
@@ -278,21 +345,28 @@ pub struct Layout {
 ///
 /// ```text
 /// 0             arena header (one page)
-/// CHANNELS      channel table: one `u64` a destination: reference of the channel's first segment that is kept, 0: none yet;
-///               inside a group that begins again from the beginning the agent writes a 0 (hierarchical)
-/// consumed      per source a `u64`: segments of that channel this rank has read to their end (protocol none); where its next
-///               message stands, what is before it has been delivered (causal): see `Reader::reached`; inside a group the serial
-///               of the segment that is being read (hierarchical)
-/// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was reading
-///               when the image in that slot was taken; everything before it is not needed by that image
-///               Under chandy-lamport the first four are instead the tables of the rank's last cut; under group the first
-///               is per destination how many messages have been sent on that channel so far
+/// CHANNELS      channel table: per destination a `u64`: reference of the channel's first kept segment, 0: none yet.
+/// When
+///               a group begins again from the beginning, the agent writes a 0 inside it (hierarchical)
+/// consumed      per source a `u64`:
+///               segments of that channel this rank has read to their end (protocol none);
+///               where its next message stands, see `Reader::reached` (causal);
+///               inside a group the serial of the segment that is being read (hierarchical);
+///               1 + the source's messages that this life has found in the record, 0: not known yet (pessimistic and causal,
+///               where nodes are lost with records and logs)
+/// cursors       IMAGE_SLOTS times, per source a `u64`: serial of the segment of that channel that this rank was
+/// reading
+///               when the image in that slot was taken; the image needs nothing before it.
+///               Under chandy-lamport the first four are instead the tables of the rank's last cut; under group the
+///               first has the messages sent so far, per destination
 /// announced     per destination a `u64`: messages sent on that channel, written when a wave has stopped this rank, or
-///               has made it look whose turn it is (group); inside a group, what any life has sent (hierarchical)
-/// image counts  IMAGE_SLOTS times, per destination a `u64`: messages sent to it by the image in that slot; then as many times, per
-///               source a `u64`: messages delivered from it by then
+///               has made it look whose turn it is (group); inside a group, of any life (hierarchical)
+/// image counts  IMAGE_SLOTS times, per destination a `u64`: messages sent to it by the image in that slot; then as
+/// many
+///               times, per source a `u64`: messages delivered from it by then
+/// direct        per other rank eight `u64`: who carries the channels to it and from it, see [`crate::direct`]
 /// serials       per slot a `u64`: 1 + serial of the segment that lies there, 0: free
-/// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only where there is such a file
+/// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only with such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// deeds         what this rank has made and removed in the file system: see [`deeds`]
 /// segments      log_segments × SEGMENT bytes
@@ -301,8 +375,8 @@ pub struct Layout {
 /// A segment has a *serial* (its number in the life of the log, for ever) and a *slot* (where it lies in memory).
 /// A *reference* names both in one word, so that it is published by one store: see [`reference`].
 pub mod arena {
-    /// Images whose cursors are kept. At most four are of use at once (two files, the snapshot, the one being taken); the
-    /// others keep a slot from being used again while somebody still reads its cursors.
+    /// Images whose cursors are kept. At most four are useful at once (two files, the snapshot, the one being taken).
+    /// The others keep a slot from being used again while a rank still reads its cursors.
     pub const IMAGE_SLOTS: usize = 8;
     pub const CHANNELS: usize = 4096;
     /// Entries of the spill table: 16 TiB of log a rank.
@@ -315,15 +389,16 @@ pub mod arena {
         Rank Memory DETERMINANTS: u64 = 8;
         /// Slots taken so far; slots are taken in order and then reused.
         Rank Memory SLOTS_TAKEN: u64 = 16;
-        /// 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. What that image
-        /// does not need may be forgotten, here and by senders to this rank.
+        /// 1 + slot of the oldest image that a recovery may begin from, 0: the beginning of the program. This rank and
+        /// senders to it may forget all that this image does not need.
         Agent Memory OLDEST_IMAGE: u32 = 24;
         /// Reference of the record's segment that the image in that slot goes on in, 0: its first.
         Rank Image RECORD_CURSORS: [u64; IMAGE_SLOTS] = 32;
-        /// Generation in the high half, number of events in the low: which half of the knowledge counts (the generation's
-        /// last bit), and how much of it.
+        /// Generation in the high half, number of events in the low. The generation's last bit says which half of the
+        /// knowledge counts, the number how much of it.
         Rank Memory KNOWLEDGE: u64 = 128;
-        /// Whose knowledge it is: the life, and in the low 16 bits how often that has said what it knows before it began.
+        /// Whose knowledge it is: the life, and in the low 16 bits how often that life published its knowledge before
+        /// it began.
         Rank Memory KNOWLEDGE_LIFE: u64 = 136;
         /// Of each half of the knowledge: so many of its first events were known when the last image was taken.
         Rank Memory KNOWN_TO_IMAGE: [u64; 2] = 144;
@@ -331,33 +406,81 @@ pub mod arena {
         Rank Image IMAGE_CLOCKS: [u64; IMAGE_SLOTS] = 160;
         /// The number of the image in that slot, written behind its cursors (auto).
         Rank Image IMAGE_NUMBERS: [u64; IMAGE_SLOTS] = 224;
-        /// The last wave that this rank has copied itself for (chandy-lamport). How far it had come in its channels then is
-        /// written before, into four tables that lie where other protocols have cursors (see [`super::Layout::cut`]).
+        /// The last wave that this rank has copied itself for (chandy-lamport). Before that the rank writes how far it
+        /// had come in its channels. This goes into four tables where other protocols have cursors (see
+        /// [`super::Layout::cut`]).
         Rank Memory CUT: u64 = 96;
         /// Number of the oldest wave that a recovery may begin from, 0: none (hierarchical).
         Agent Memory OLDEST_WAVE: u64 = 104;
+        /// The port at which ranks of other nodes call this one, 0: nowhere ([`crate::direct`]). For a rank of another
+        /// node the mover writes it, after the address.
+        Rank Memory DOOR: u64 = 112;
+        Agent Memory DOOR_ADDRESS: [u64; 2] = 288;
     }
 }
 
-/// What a rank has made and removed in the file system, over all lives. It stays also when the node memory is emptied.
+/// What a rank has made and removed in the file system, over all lives. It stays when the node memory is emptied.
 pub mod deeds {
     /// `u64` how many have been noted.
     pub const COUNT: usize = 0;
-    /// `u32` length and then UTF-8 text: what this life could not do because a former one had done it, at most [`TEXT_BYTES`].
-    /// The agent empties it when a life begins.
+    /// `u32` length and then UTF-8 text, at most [`TEXT_BYTES`]: what this life could not do because a former one had
+    /// done it. The agent empties it when a life begins.
     pub const TEXT: usize = 64;
     pub const TEXT_BYTES: usize = 1000;
-    /// [`MOST`] times two words, used in turn: a hash of the call and its paths; and, from the low bits, 15 how it went, one whether it
-    /// removes, 16 of its number, 32 of a hash of the path.
+    /// [`MOST`] times two words, used in turn. The first is a hash of the call and its paths. The second has 15 low
+    /// bits for the outcome, then one for a removal, 16 for the number and 32 for a hash of the path.
     pub const NOTES: usize = 4096;
     pub const MOST: usize = 4096;
     pub const BYTES: usize = NOTES + MOST * 16;
 }
 
-/// Most events that a rank may know and that are not stable.
+/// The most unstable events that a rank may know.
 pub const KNOWLEDGE_EVENTS: usize = 1 << 23;
 /// Bytes of an event in the knowledge: `u32` receiver, `u32` source, `u64` rclock, `u64` polls, `u64` antecedent.
 pub const EVENT_BYTES: usize = 32;
+
+/// An event as it lies there.
+pub fn event_words(event: &Event) -> [u64; EVENT_BYTES / 8] {
+    let named = u64::from(event.receiver) | u64::from(event.record.source) << 32;
+    [named, event.rclock, event.record.polls, event.antecedent]
+}
+
+/// The event that lies there.
+pub fn event_of([named, rclock, polls, antecedent]: [u64; EVENT_BYTES / 8]) -> Event {
+    let record = Recorded {
+        source: (named >> 32) as u32,
+        polls,
+    };
+    Event {
+        receiver: named as u32,
+        rclock,
+        record,
+        antecedent,
+    }
+}
+
+/// The events that lie in these bytes, one behind the other; none of what is not whole.
+pub fn events_of(bytes: &[u8]) -> impl Iterator<Item = Event> {
+    bytes.as_chunks::<EVENT_BYTES>().0.iter().map(|event| {
+        let (words, _) = event.as_chunks::<8>();
+        event_of([words[0], words[1], words[2], words[3]].map(u64::from_le_bytes))
+    })
+}
+
+/// As [`events_of`] reads it.
+pub fn event_bytes(event: &Event) -> [u8; EVENT_BYTES] {
+    let mut bytes = [0; EVENT_BYTES];
+    let (chunks, _) = bytes.as_chunks_mut::<8>();
+    for (chunk, word) in chunks.iter_mut().zip(event_words(event)) {
+        *chunk = word.to_le_bytes();
+    }
+    bytes
+}
+
+/// The half of the knowledge that counts, and how many events are there, as [`arena::KNOWLEDGE`] says.
+pub const fn knowledge_of(word: u64) -> (usize, usize) {
+    ((word >> 32) as usize & 1, word as u32 as usize)
+}
 
 /// Most segments a rank may hold in memory (64 GiB).
 pub const MAX_LOG_SEGMENTS: usize = 1 << 20;
@@ -382,7 +505,7 @@ const fn block_up(bytes: usize) -> usize {
 }
 
 impl Layout {
-    /// The same with as much room for further ranks as can be had within `most` bytes.
+    /// The same with as much room for further ranks as fits into `most` bytes.
     pub fn with_room(self, most: usize) -> Layout {
         let ranks = self.size;
         let mut layout = Layout {
@@ -425,9 +548,13 @@ impl Layout {
     pub const fn image_delivered(&self, slot: usize) -> usize {
         self.image_sent(arena::IMAGE_SLOTS + slot)
     }
+    /// Offset in an arena of the agreement about the channels to and from `other`.
+    pub const fn direct(&self, other: usize) -> usize {
+        self.image_delivered(arena::IMAGE_SLOTS) + other * crate::direct::BYTES
+    }
     /// Offset of the serial table in an arena.
     pub const fn serials(&self) -> usize {
-        self.image_delivered(arena::IMAGE_SLOTS)
+        self.direct(0) + page_up(self.size * crate::direct::BYTES)
     }
     /// Offset of the spill table in an arena.
     pub const fn spill_table(&self) -> usize {
@@ -561,7 +688,7 @@ mod tests {
         let cleared = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
         let names: Vec<&str> = cleared.map(|field| field.name).collect();
         let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
-                   COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED REPORT SIZES";
+                   COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE REPORT SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
         assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);

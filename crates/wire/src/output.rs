@@ -1,4 +1,4 @@
-//! What a connection has to send.
+//! Bytes that a connection has to send.
 
 /// Bytes that are to go.
 #[derive(Debug, Default)]
@@ -8,7 +8,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Where what is to go is appended.
+    /// The end, to which new bytes are appended.
     pub fn end(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -21,7 +21,7 @@ impl Output {
         self.gone == self.bytes.len()
     }
 
-    /// The first `bytes` of [`Self::bytes`] have gone.
+    /// Notes that the first `bytes` of [`Self::bytes`] are sent.
     pub fn sent(&mut self, bytes: usize) {
         self.gone += bytes;
         assert!(self.gone <= self.bytes.len(), "{bytes} bytes sent, fewer were to go");

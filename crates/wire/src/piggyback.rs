@@ -1,4 +1,4 @@
-//! What a message carries under causal message logging, as bytes.
+//! The bytes that a message carries under causal message logging.
 //!
 //! ```text
 //! clock                               deliveries of the sender when it sent the message
@@ -7,13 +7,13 @@
 //! events, in partial order: count {receiver rclock source polls antecedent}               (logon)
 //! ```
 //!
-//! Every number is a LEB128 varint: seven bits a byte, the lowest first. Nothing is 3 bytes, an event of a young job 4 to
-//! 6 (Bouteiller 2005, §III.C, has the two forms and why logon cannot have the shorter one).
+//! Every number is a LEB128 varint: seven bits a byte, the lowest first. An empty piggyback has 3 bytes, an event of a
+//! young job 4 to 6. (Bouteiller 2005, §III.C, has the two forms and why logon cannot have the shorter one.)
 
 use resurgo_protocol::causal::{Event, Piggyback, Reduction};
 use resurgo_protocol::{Rank, Recorded};
 
-/// Most bytes of one event, in either form with its share of the head.
+/// The most bytes of one event, in either form, with its share of the head.
 pub const MAX_EVENT_BYTES: usize = 5 + 10 + 10 + 5 + 10 + 10;
 
 /// Why bytes are no piggyback.
@@ -60,14 +60,14 @@ pub fn encode(reduction: Reduction, clock: u64, piggyback: &Piggyback, out: &mut
     }
 }
 
-/// What [`encode`] made: the sender's clock, and the rest. What it allocates is in proportion to `bytes`.
+/// Reads what [`encode`] made: the sender's clock, and the rest. It allocates memory in proportion to `bytes`.
 pub fn decode(reduction: Reduction, bytes: &[u8]) -> Result<(u64, Piggyback), Error> {
     let mut piggyback = Piggyback::default();
     let clock = decode_into(reduction, bytes, &mut piggyback)?;
     Ok((clock, piggyback))
 }
 
-/// The same in place of what `piggyback` was; of no use after an error.
+/// The same into `piggyback`, whose content it replaces; after an error the content is of no use.
 pub fn decode_into(reduction: Reduction, bytes: &[u8], piggyback: &mut Piggyback) -> Result<u64, Error> {
     let Piggyback { events, stable } = piggyback;
     events.clear();

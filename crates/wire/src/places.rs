@@ -1,4 +1,5 @@
-//! Where Resurgo's own memory lies in a rank's address space: beside what the kernel places, and the same in every life.
+//! Where Resurgo's own memory lies in a rank's address space: beside the kernel's own placements, and at the same place
+//! in every life.
 //!
 //! ```text
 //! 0x01f0_0000_0000    copies of files (crates/image, contents.rs)
@@ -9,9 +10,13 @@
 //! 0x5000_0000_0000    below the program (0x5555_5555_4000 and more) and its heap
 //! ```
 //!
-//! The kernel places mappings in one of three ways. With an ordinary limit of the stack it goes down from the stack's end, far
-//! above all of this. With an unlimited one it goes down from a sixth of the address space (0x1555_5555_5000), with a very large one from
-//! somewhere between. In the legacy layout (`setarch -L`, `vm.legacy_va_layout`) it goes up from a third (0x2aaa_aaaa_b000).
+//! The kernel places mappings in one of three ways:
+//!
+//! - With an ordinary limit of the stack it goes down from the stack's end, far above all of this.
+//! - With an unlimited stack it goes down from a sixth of the address space (0x1555_5555_5000), with a very large limit
+//!   from somewhere between.
+//! - In the legacy layout (`setarch -L`, `vm.legacy_va_layout`) it goes up from a third (0x2aaa_aaaa_b000).
+//!
 //! With randomised addresses each may begin up to [`SPREAD`] lower, or in the legacy layout higher.
 
 use std::ops::Range;
@@ -20,16 +25,16 @@ use std::ops::Range;
 pub const HEAP: Range<usize> = 0x0300_0000_0000..0x0400_0000_0000;
 /// Where the node memory may lie.
 const MIDDLE: Range<usize> = HEAP.end..0x5000_0000_0000;
-/// Where it lies if it may lie everywhere.
+/// Where it lies if it may lie anywhere.
 const USUAL: Range<usize> = 0x1000_0000_0000..MIDDLE.end;
-/// By how much randomisation moves a program's mappings at most: 32 bits of pages.
+/// The most by which randomisation moves a program's mappings: 32 bits of pages.
 const SPREAD: usize = 1 << 44;
-/// Addresses that are left to the program's mappings, at least.
+/// The least room that stays for the addresses of the program's mappings.
 const FOR_THE_PROGRAM: usize = 1 << 42;
-/// The node memory begins at a multiple of this: so it lies in the same place however addresses are randomised, mostly.
+/// The node memory begins at a multiple of this, so that randomised addresses mostly leave its place unchanged.
 const GRAIN: usize = 1 << 42;
 
-/// Where the node memory has room in processes to which the kernel has given, or would give, new memory at `first` and then at `second`.
+/// Where the node memory has room in processes in which the kernel places new memory at `first` and then at `second`.
 pub fn room_for_node_memory(first: usize, second: usize) -> Range<usize> {
     let (lowest, highest) = (first.saturating_sub(SPREAD), first.saturating_add(SPREAD));
     let program = if second < first {
@@ -52,7 +57,7 @@ mod tests {
     const TASK: usize = 0x7fff_ffff_f000;
     const FAR_DOWN: usize = 1 << 30;
 
-    /// Where the kernel begins, by its rules for x86-64: with this limit of the stack, and so much lower.
+    /// Where the kernel begins, by its rules for x86-64, with this limit of the stack, and `random` lower.
     fn top(stack: usize, random: usize) -> usize {
         TASK - stack.clamp(128 << 20, TASK / 6 * 5) - random
     }
@@ -67,7 +72,7 @@ mod tests {
         }
     }
 
-    /// For each way of placing, whatever was drawn when it was asked, nothing that another process may draw is in the way.
+    /// For each way of placing: no random place of another process is in the way, whatever this process was given.
     #[test]
     fn the_program_keeps_its_place() {
         let draws = [0, 1 << 20, 1 << 40, 3 << 42, SPREAD];

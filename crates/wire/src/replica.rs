@@ -1,53 +1,123 @@
-//! What goes between the agents of two nodes when one gets a copy of an image of a rank that the other has.
+//! What the agents of two nodes say when one copies an image of a rank from the other, or a piece of parity.
 //!
-//! Frames as in [`crate::frame`]. Who calls has proved the job's key, and so has who is called ([`crate::handshake`]). Either may give,
-//! and either may take:
+//! Frames as in [`crate::frame`]. Both agents have proved the job's key ([`crate::handshake`]). Either may give, and
+//! either may take:
 //!
 //! ```text
 //! giver                                        taker
-//!                              ← Want          only where the taker has called: u32 rank, u64 number
-//! Offer                        →               u32 rank, u64 number, u64 length, u64 beside, u16 length of the digest, digest, about
+//!                              ← Want          only where the taker has called: what, u8: 1 if the giver must look at
+//!                                              all of it first
+//! Offer                        →               what, u64 length, u64 beside, u16 length of the digest, digest, about
 //!                              ← From          u64 position: from here on it is missing (or No)
-//! Run                          →               u64 position, bytes: they lie there in the file. What no Run has is zeros
-//! Beside, Beside, …            →               bytes: so many as the Offer says, which belong to the image and are not in its file
+//! Run                          →               u64 position, bytes: they lie there in the file. All else is zeros
+//! Beside, Beside, …            →               bytes of the image that are not in its file; as many as Offer says
 //! End                          →               nothing: that is all of it
 //!                              ← Whole         nothing: it is on the taker's disk, and is that image (or No)
 //! No                                           a reason
 //! ```
 //!
-//! Each of these frames ends with 32 bytes: BLAKE3, keyed with the connection's own key, of how many frames came before it in its
-//! direction, and of all of it. So nothing on the way can be changed, left out or repeated without being noticed at that frame.
-//! All integers are little-endian.
+//! *What* is u8 kind, u32 rank or index, u64 number, u64 set (0 for an image).
+//!
+//! Each of these frames ends with 32 bytes: BLAKE3, keyed with the connection's own key, of the frame and of how many
+//! frames came before it in its direction. So if anything is changed, left out or repeated on the way, that frame shows
+//! it. All integers are little-endian.
+
+use std::fmt;
 
 use crate::frame::{Error, Reader, begin, end, split};
 use crate::handshake::{Bytes32, KEY_BYTES, NAMES as WORDS, OWN, Word};
 
-/// Most bytes of a Run, and of what is told of an image.
+/// The most bytes of a Run, and of the text about an image.
 pub const MOST: usize = 256 << 10;
-/// Most bytes of a frame, without its length.
+/// The most bytes of a frame, without its length.
 const MAX_FRAME: usize = MOST + 1024;
 /// The kind of a Run.
 const RUN: u8 = 8;
-/// Bytes of a Run before what lies in the file, with its length.
+/// The kinds of [`What`].
+const IMAGE: u8 = 0;
+const PIECE: u8 = 1;
+/// Bytes of a Run before the file's bytes, with its length.
 pub const RUN_HEAD: usize = 4 + 1 + 8;
 
 const NAMES: [&str; 12] = [
     WORDS[0], WORDS[1], WORDS[2], WORDS[3], "Want", "Offer", "From", "Run", "End", "Whole", "No", "Beside",
 ];
 
-/// An image that can be had.
+/// What an agent has in a file for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize), serde(untagged))]
+pub enum What {
+    /// The piece of parity with this index, of a set of images of wave `number`.
+    Piece { number: u64, set: u64, index: u32 },
+    /// The image of a rank.
+    Image { rank: u32, number: u64 },
+}
+
+impl What {
+    /// The number of the image, or of those that it is a piece of.
+    pub fn number(self) -> u64 {
+        match self {
+            What::Image { number, .. } | What::Piece { number, .. } => number,
+        }
+    }
+
+    /// The rank and number of an image.
+    pub fn image(self) -> Option<(u32, u64)> {
+        match self {
+            What::Image { rank, number } => Some((rank, number)),
+            What::Piece { .. } => None,
+        }
+    }
+
+    fn put(self, out: &mut Vec<u8>) {
+        let (kind, one, number, set) = match self {
+            What::Image { rank, number } => (IMAGE, rank, number, 0),
+            What::Piece { number, set, index } => (PIECE, index, number, set),
+        };
+        out.push(kind);
+        out.extend_from_slice(&one.to_le_bytes());
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&set.to_le_bytes());
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<What, Error> {
+        let [kind] = reader.array()?;
+        let (one, number, set) = (reader.u32()?, reader.u64()?, reader.u64()?);
+        match (kind, set) {
+            (IMAGE, 0) => Ok(What::Image { rank: one, number }),
+            (PIECE, _) => Ok(What::Piece {
+                number,
+                set,
+                index: one,
+            }),
+            _ => Err(reader.malformed()),
+        }
+    }
+}
+
+/// In words.
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Image { rank, number } => write!(f, "image {number} of rank {rank}"),
+            What::Piece { number, set, index } => write!(f, "piece {index} of set {set} of wave {number}"),
+        }
+    }
+}
+
+/// A file that an agent offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "control", derive(serde::Serialize, serde::Deserialize))]
 pub struct Offer {
-    pub rank: u32,
-    pub number: u64,
-    /// Of its file.
+    #[cfg_attr(feature = "control", serde(flatten))]
+    pub what: What,
+    /// Length of its file.
     pub length: u64,
     /// Bytes that belong to it and are not in its file.
     pub beside: u64,
-    /// By which it is known.
+    /// The digest that identifies it.
     pub digest: String,
-    /// What an agent has to know beside, in words of its own.
+    /// What else an agent must know, in words of its own.
     pub about: Vec<u8>,
 }
 
@@ -55,31 +125,44 @@ pub struct Offer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
     Handshake(Word),
-    Want { rank: u32, number: u64 },
+    /// `checked`: only if all of it is right.
+    Want {
+        what: What,
+        checked: bool,
+    },
     Offer(Offer),
-    From { position: u64 },
-    Run { position: u64, bytes: &'a [u8] },
+    From {
+        position: u64,
+    },
+    Run {
+        position: u64,
+        bytes: &'a [u8],
+    },
     End,
     Whole,
-    No { reason: String },
-    Beside { bytes: &'a [u8] },
+    No {
+        reason: String,
+    },
+    Beside {
+        bytes: &'a [u8],
+    },
 }
 
-/// Who has called, or who has been called.
+/// The calling or the called side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Visitor,
     Server,
 }
 
-/// What makes the frames of one side of one connection known for genuine.
+/// The seals that prove the frames of one side of one connection genuine.
 pub struct Seal {
     key: Bytes32,
     frames: u64,
 }
 
 impl Seal {
-    /// That of what `side` says; the nonces are those of the Hello and the Challenge.
+    /// The seals of what `side` says; the nonces are those of the Hello and the Challenge.
     pub fn new(job_key: &Bytes32, side: Side, hello: &Bytes32, challenge: &Bytes32) -> Seal {
         let label: &[u8; 24] = match side {
             Side::Visitor => b"resurgo replica: visitor",
@@ -95,7 +178,7 @@ impl Seal {
         }
     }
 
-    /// That of the next frame.
+    /// The seal of the next frame.
     fn of(&self, frame: &[u8]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&self.frames.to_le_bytes());
@@ -103,14 +186,14 @@ impl Seal {
         hasher.finalize()
     }
 
-    /// Appends it to a whole frame, whose length counts it already.
+    /// Appends the seal to a whole frame, whose length already counts it.
     fn close(&mut self, frame: &mut Vec<u8>) {
         let seal = self.of(frame);
         frame.extend_from_slice(seal.as_bytes());
         self.frames += 1;
     }
 
-    /// Makes a frame of the bytes behind the first [`RUN_HEAD`] ones: a [`Frame::Run`], without copying them.
+    /// Makes the bytes behind the first [`RUN_HEAD`] ones a frame, a [`Frame::Run`], without copying them.
     pub fn close_run(&mut self, run: &mut Vec<u8>, position: u64) {
         run[4] = RUN;
         run[5..RUN_HEAD].copy_from_slice(&position.to_le_bytes());
@@ -139,19 +222,18 @@ impl Frame<'_> {
         NAMES[self.kind() as usize - 1]
     }
 
-    /// The frame in bytes, with its length. `seal`: of this side; words of the handshake have none.
+    /// The frame in bytes, with its length. `seal`: this side's; words of the handshake have none.
     pub fn encode(&self, seal: Option<&mut Seal>) -> Vec<u8> {
         let mut out = Vec::new();
         let start = begin(&mut out, self.kind());
         match self {
             Self::Handshake(word) => word.put(&mut out),
-            Self::Want { rank, number } => {
-                out.extend_from_slice(&rank.to_le_bytes());
-                out.extend_from_slice(&number.to_le_bytes());
+            Self::Want { what, checked } => {
+                what.put(&mut out);
+                out.push((*checked).into());
             }
             Self::Offer(offer) => {
-                out.extend_from_slice(&offer.rank.to_le_bytes());
-                out.extend_from_slice(&offer.number.to_le_bytes());
+                offer.what.put(&mut out);
                 out.extend_from_slice(&offer.length.to_le_bytes());
                 out.extend_from_slice(&offer.beside.to_le_bytes());
                 out.extend_from_slice(&(offer.digest.len() as u16).to_le_bytes());
@@ -174,10 +256,10 @@ impl Frame<'_> {
         out
     }
 
-    /// How long the frame is that begins with `bytes`, as soon as that can be known.
+    /// Length of the frame that begins with `bytes`, as soon as enough bytes are there.
     ///
     /// # Errors
-    /// It is longer than any.
+    /// It is longer than any frame.
     pub fn length(bytes: &[u8]) -> Result<Option<usize>, Error> {
         let Some(length) = bytes.first_chunk::<4>().map(|length| u32::from_le_bytes(*length)) else {
             return Ok(None);
@@ -188,11 +270,11 @@ impl Frame<'_> {
         }
     }
 
-    /// Takes the first frame off `bytes`: the frame and the bytes used, or nothing while it is not whole. `seal`: of the other side;
-    /// none: it has not proved the key, and only words of the handshake are due.
+    /// Takes the first frame off `bytes`: the frame and the bytes used, or None while it is not whole. `seal`: the
+    /// other side's. Without one the other side has not proved the key, and only words of the handshake are due.
     ///
     /// # Errors
-    /// The other side says what none says, or it was changed on its way.
+    /// The bytes are no valid frame, or the frame was changed on its way.
     pub fn decode<'a>(bytes: &'a [u8], seal: Option<&mut Seal>) -> Result<Option<(Frame<'a>, usize)>, Error> {
         let Some((kind, mut reader)) = split(bytes, MAX_FRAME, &NAMES)? else {
             return Ok(None);
@@ -222,8 +304,8 @@ impl Frame<'_> {
     fn decode_fields<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Frame<'a>, Error> {
         Ok(match kind {
             OWN => Frame::Want {
-                rank: reader.u32()?,
-                number: reader.u64()?,
+                what: What::take(reader)?,
+                checked: reader.array()? != [0],
             },
             6 => Frame::Offer(take_offer(reader)?),
             7 => Frame::From {
@@ -246,15 +328,14 @@ impl Frame<'_> {
 }
 
 fn take_offer(reader: &mut Reader<'_>) -> Result<Offer, Error> {
-    let (rank, number, length, beside) = (reader.u32()?, reader.u64()?, reader.u64()?, reader.u64()?);
+    let (what, length, beside) = (What::take(reader)?, reader.u64()?, reader.u64()?);
     let digits = u16::from_le_bytes(reader.array()?) as usize;
     let digest = reader.bytes.get(..digits).ok_or_else(|| reader.malformed())?;
     let about = reader.bytes[digits..].to_vec();
     let digest = str::from_utf8(digest).map_err(|_| reader.malformed())?.to_string();
     reader.bytes = &[];
     Ok(Offer {
-        rank,
-        number,
+        what,
         length,
         beside,
         digest,
@@ -272,10 +353,16 @@ mod tests {
 
     fn frames() -> Vec<Frame<'static>> {
         vec![
-            Frame::Want { rank: 1, number: 2 },
+            Frame::Want {
+                what: What::Piece {
+                    number: 2,
+                    set: 3,
+                    index: 4,
+                },
+                checked: true,
+            },
             Frame::Offer(Offer {
-                rank: 1,
-                number: 2,
+                what: What::Image { rank: 1, number: 2 },
                 length: 3 << 40,
                 beside: 9,
                 digest: "0123".to_string(),

@@ -1,4 +1,5 @@
-//! The servers of a job, as its ranks reach them: in the job that an agent is told of, and in the header of the node memory.
+//! The addresses of a job's servers, as its ranks use them. They are in the job's description for agents, and in the
+//! header of the node memory.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::handshake::Server;
 
-/// The servers of a job. Those of one kind are numbered in their order here.
+/// The servers of a job. Servers of one kind are numbered in their order here.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "control", derive(Serialize, Deserialize))]
 pub struct Services(Vec<Service>);
@@ -18,21 +19,37 @@ pub struct Services(Vec<Service>);
 pub struct Service {
     pub kind: Server,
     pub address: SocketAddr,
+    /// The address is that of a tunnel to the server: what somebody on this machine has taken may never come there.
+    pub is_tunnel: bool,
 }
 
 impl Services {
     pub fn add(&mut self, kind: Server, address: SocketAddr) {
-        self.0.push(Service { kind, address });
+        self.push(Service {
+            kind,
+            address,
+            is_tunnel: false,
+        });
+    }
+
+    pub fn push(&mut self, service: Service) {
+        self.0.push(service);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Service> {
         self.0.iter()
     }
 
-    /// The addresses of those of one kind, by number.
+    /// The addresses of the servers of one kind, by number.
     pub fn of(&self, kind: Server) -> Vec<SocketAddr> {
         let of_kind = self.0.iter().filter(|service| service.kind == kind);
         of_kind.map(|service| service.address).collect()
+    }
+
+    /// All servers are on this machine, and no tunnel is between.
+    pub fn are_here(&self) -> bool {
+        let is_here = |service: &Service| service.address.ip().is_loopback() && !service.is_tunnel;
+        self.0.iter().all(is_here)
     }
 }
 
@@ -43,8 +60,9 @@ impl FromIterator<Service> for Services {
 }
 
 impl Service {
-    /// Words of one in the header of the node memory. The first has the kind in its lowest byte (0: there is none), then the family (4 or
-    /// 6), and the port in its upper half. The others have the address, first byte lowest.
+    /// Words of one server in the header of the node memory. The first has the kind in its lowest byte (0: no server),
+    /// then the family (4 or 6), then 1 for a tunnel, and the port in its upper half. The others have the address,
+    /// first byte lowest.
     pub const WORDS: usize = 3;
 
     pub fn to_words(self) -> [u64; Self::WORDS] {
@@ -53,11 +71,12 @@ impl Service {
             IpAddr::V6(ip) => (6, ip),
         };
         let address = u128::from_le_bytes(address.octets());
-        let first = u64::from(self.kind.number()) | family << 8 | u64::from(self.address.port()) << 32;
+        let kind = u64::from(self.kind.number()) | family << 8 | u64::from(self.is_tunnel) << 16;
+        let first = kind | u64::from(self.address.port()) << 32;
         [first, address as u64, (address >> 64) as u64]
     }
 
-    /// None: there is none, or of a kind that this version does not know.
+    /// None: no server, or one of a kind that this version does not know.
     pub fn from_words([first, low, high]: [u64; Self::WORDS]) -> Option<Self> {
         let kind = Server::numbered(first as u8)?;
         let address = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
@@ -67,7 +86,11 @@ impl Service {
             _ => return None,
         };
         let address = SocketAddr::new(ip, (first >> 32) as u16);
-        Some(Self { kind, address })
+        Some(Self {
+            kind,
+            address,
+            is_tunnel: (first >> 16) as u8 == 1,
+        })
     }
 }
 
@@ -86,8 +109,14 @@ mod tests {
         ] {
             for kind in Server::ALL {
                 let address = address.parse().unwrap();
-                let service = Service { kind, address };
-                assert_eq!(Service::from_words(service.to_words()), Some(service));
+                for is_tunnel in [false, true] {
+                    let service = Service {
+                        kind,
+                        address,
+                        is_tunnel,
+                    };
+                    assert_eq!(Service::from_words(service.to_words()), Some(service));
+                }
             }
         }
     }
@@ -97,6 +126,7 @@ mod tests {
         let service = Service {
             kind: Server::EventLogger,
             address: "127.0.0.1:7000".parse().unwrap(),
+            is_tunnel: false,
         };
         let [first, low, high] = service.to_words();
         for wrong in [0, first & !0xff, first | 0xff, first & !0xff00, first | 0xff00] {

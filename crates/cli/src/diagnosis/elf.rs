@@ -1,9 +1,12 @@
-//! What the headers of a program or library say about the libraries it wants.
+//! The headers of a program or library: what they say about the libraries it wants.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB, DynamicTag, FileHeader64, SHT_DYNSYM, SHT_SYMTAB};
+use object::elf::{
+    DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB, DynamicTag, ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID, SHT_DYNSYM,
+    SHT_SYMTAB,
+};
 use object::read::ReadCache;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadRef};
@@ -11,7 +14,7 @@ use object::{Endianness, ReadRef};
 /// The dynamic section of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Elf {
-    /// It is loaded with a dynamic loader at all.
+    /// Whether a dynamic loader loads it at all.
     pub dynamic: bool,
     pub needed: Vec<String>,
     /// Directories, `$ORIGIN` already replaced.
@@ -19,7 +22,7 @@ pub struct Elf {
     pub runpath: Vec<PathBuf>,
 }
 
-/// Reads the headers of `path`; nothing when it is no 64-bit ELF file.
+/// Reads the headers of `path`; None if it is no 64-bit ELF file.
 pub fn read(path: &Path) -> Option<Elf> {
     let cache = ReadCache::new(File::open(path).ok()?);
     let data = &cache;
@@ -41,7 +44,7 @@ pub fn read(path: &Path) -> Option<Elf> {
             .map(|entry| entry.d_val(endian))
     };
     let strings = value(DT_STRTAB)?;
-    // Where the loader would map the string table lies in the file.
+    // The place in the file of the address at which the loader would map the string table.
     let base = segments.iter().find_map(|segment| {
         let start = segment.p_vaddr(endian);
         let inside = (start..start + segment.p_filesz(endian)).contains(&strings)
@@ -78,8 +81,27 @@ fn directories(list: &str, origin: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Which of `names` the file defines; `in_full_table` looks at the table that debuggers use, which also has what a
-/// program does not export.
+/// The build ID that a linker has put into the file.
+pub fn build_id(path: &Path) -> Option<Vec<u8>> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let data = &cache;
+    let header = FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    for segment in header.program_headers(endian, data).ok()? {
+        let Ok(Some(mut notes)) = segment.notes(endian, data) else {
+            continue;
+        };
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == ELF_NOTE_GNU && note.n_type(endian) == NT_GNU_BUILD_ID {
+                return Some(note.desc().to_vec());
+            }
+        }
+    }
+    None
+}
+
+/// Which of `names` the file defines. `in_full_table` looks into the table for debuggers, which also has what a program
+/// does not export.
 pub fn defines<'a>(path: &Path, names: &[&'a str], in_full_table: bool) -> Vec<&'a str> {
     let look = || {
         let cache = ReadCache::new(File::open(path).ok()?);

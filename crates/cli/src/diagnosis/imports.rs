@@ -1,4 +1,4 @@
-//! The import statements of a Python file, read line by line. Nothing of it is executed.
+//! The import statements of a Python file, read line by line. Nothing of the file is executed.
 
 /// One module that a file asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -6,10 +6,10 @@ pub struct Import {
     /// Leading dots: 0 for an absolute name, 1 for the file's own package, 2 for the one above it.
     pub level: usize,
     pub name: Vec<String>,
-    /// Names taken from it (`from a import b`), which may be modules themselves.
+    /// Names taken from it (`from a import b`), which may be modules, too.
     pub members: Vec<String>,
-    /// It stands at the top level of the file, where Python always comes to it. Others may be in a function that is
-    /// never called, or in a `try`.
+    /// It stands at the top level of the file, which Python always executes. Others may be in a function that is never
+    /// called, or in a `try`.
     pub is_certain: bool,
 }
 
@@ -72,7 +72,7 @@ fn statement_imports(statement: &str, is_certain: bool) -> Vec<Import> {
         .collect()
 }
 
-/// What stands before `as`, without brackets; nothing if it is no name.
+/// The word before `as`, without brackets; None if it is no name.
 fn first_word(text: &str) -> Option<&str> {
     let word = text.trim_matches(|c: char| c.is_whitespace() || c == '(' || c == ')');
     let word = word.split_whitespace().next()?;
@@ -126,7 +126,7 @@ fn logical_lines(text: &str) -> String {
     out
 }
 
-/// What follows the string at the beginning of `text`. One that is not closed ends with its line, or with the text.
+/// The text behind the string that begins `text`. A string that is not closed ends with its line, or with the text.
 fn after_string(text: &str, quote: char) -> &str {
     let long = [quote; 3].iter().collect::<String>();
     let is_long = text.starts_with(&long);

@@ -1,4 +1,4 @@
-//! The extension modules of a Python program, found by the imports of its files. No Python is executed.
+//! The extension modules of a Python program, found through the imports of its files. No Python is executed.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -11,26 +11,26 @@ use super::search;
 use crate::check;
 use crate::environment::Variables;
 
-/// So many files are read, and so many bytes of them.
+/// At most so many files are read, and so many bytes of them.
 const FILES: usize = 200;
 const BYTES: u64 = 8 << 20;
-/// So many libraries are looked at.
+/// At most so many libraries are looked at.
 const LIBRARIES: usize = 1000;
 
-/// What a Python program brings along.
+/// The libraries that a Python program brings along.
 #[derive(Debug, Default)]
 pub struct Modules {
-    /// Shared objects. Those that the program certainly loads come first, marked so.
+    /// Shared objects, with whether the program certainly loads them; those come first.
     pub libraries: Vec<(PathBuf, bool)>,
-    /// The command line says what Python runs.
+    /// Whether the command line says what Python runs.
     pub is_known: bool,
     /// Files that were read.
     pub files: usize,
-    /// There were more than may be read.
+    /// There were more files than may be read.
     pub is_cut: bool,
 }
 
-/// What Python is to run.
+/// What Python runs.
 #[derive(Debug, PartialEq, Eq)]
 enum Start {
     Script(PathBuf),
@@ -38,12 +38,12 @@ enum Start {
     Code(String),
 }
 
-/// How Python was called, as far as it changes where modules are looked for.
+/// How Python was called, as far as that changes where it looks for modules.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Call {
     start: Option<Start>,
     ignores_environment: bool,
-    /// The directory of the script does not count.
+    /// The script's directory is not searched.
     is_safe: bool,
     without_site: bool,
     without_user_site: bool,
@@ -96,7 +96,7 @@ fn call(arguments: &[OsString]) -> Call {
                 'm' => {
                     let name = value().and_then(|name| imports::dotted(&name));
                     if name.as_ref().is_some_and(|name| name[0] == "mpi4py" && is_runner(name)) {
-                        // What it runs follows, and is told in the same way.
+                        // The module's own program follows, and is named in the same way.
                         while words
                             .clone()
                             .next()
@@ -122,7 +122,7 @@ fn is_runner(name: &[String]) -> bool {
     name.len() == 1 || name[1..] == ["run"]
 }
 
-/// The version of a Python, as `3.11`: of its environment, or by its name.
+/// The version of a Python, as `3.11`, from its environment or its name.
 fn version(python: &Path, environment: Option<&Path>) -> Option<String> {
     let short = |text: &str| {
         let mut parts = text.trim().split('.');
@@ -187,7 +187,7 @@ fn site(python: &Path, version: Option<&str>, call: &Call, variables: &Variables
     all
 }
 
-/// What a name leads to in one place, in the order in which Python tries it.
+/// What a name leads to in one place, in the order that Python tries.
 enum Found {
     Package(PathBuf),
     Extension(PathBuf),
@@ -201,7 +201,7 @@ struct Walk {
     own: Vec<PathBuf>,
     installed: Vec<PathBuf>,
     version: Option<String>,
-    /// Python files to be read: those that are certainly loaded, and the others.
+    /// Python files to read: those that Python certainly loads, and the others.
     certain: VecDeque<PathBuf>,
     possible: VecDeque<PathBuf>,
     seen: HashSet<PathBuf>,
@@ -210,7 +210,7 @@ struct Walk {
     found: Modules,
 }
 
-/// Follows what `python` with these arguments runs, in this working directory.
+/// Follows the program that `python` runs with these arguments, in this working directory.
 pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables: &Variables) -> Modules {
     let call = call(arguments);
     let Some(start) = &call.start else {
@@ -226,7 +226,7 @@ pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables
         if script.is_dir() {
             script.push("__main__.py");
         }
-        // Python, too, looks beside the file that a symbolic link leads to.
+        // Like Python, look beside the file that a symbolic link leads to.
         let real = std::fs::canonicalize(&script).unwrap_or(script);
         base = real.parent().unwrap_or(directory).to_path_buf();
         file = Some(real);
@@ -262,7 +262,7 @@ pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables
         Start::Script(_) => walk.certain.extend(file),
         Start::Module(name) => {
             walk.import(&module(name.clone()), directory);
-            // Of a package, this is what runs.
+            // For a package, Python runs this module.
             let main = name.iter().cloned().chain(["__main__".into()]);
             walk.import(&module(main.collect()), directory);
         }
@@ -277,7 +277,7 @@ pub fn follow(python: &Path, arguments: &[OsString], directory: &Path, variables
     walk.found
 }
 
-/// What Python imports to run the module of this name.
+/// The import that runs the module of this name.
 fn module(name: Vec<String>) -> Import {
     Import {
         level: 0,
@@ -316,7 +316,7 @@ impl Walk {
     }
 
     fn read(&mut self, file: &Path) -> Option<String> {
-        // Not a pipe, which would have to be waited for.
+        // Leave out pipes: reading one would wait.
         std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
         let mut bytes = Vec::new();
         File::open(file).ok()?.take(self.left).read_to_end(&mut bytes).ok()?;
@@ -326,7 +326,7 @@ impl Walk {
 
     /// Follows one import of a file in the directory `place`.
     fn import(&mut self, import: &Import, place: &Path) {
-        // mpi4py has modules for several MPI libraries, and chooses among them.
+        // mpi4py has modules for several MPI libraries, and itself chooses one.
         if import.level == 0 && import.name.first().is_some_and(|first| first == "mpi4py") {
             return;
         }
@@ -339,7 +339,7 @@ impl Walk {
                 .into_iter()
                 .collect(),
         };
-        // Installed files are read when the program's own import them; what those import is only found.
+        // Read installed files if the program's own import them. What those import in turn is only looked up.
         let from_own = !self.installed.iter().any(|installed| place.starts_with(installed));
         let inside = self.descend(&import.name, places, import.is_certain, from_own);
         for member in &import.members {
@@ -352,7 +352,7 @@ impl Walk {
         }
     }
 
-    /// Follows a dotted name; returns where modules of the last package lie.
+    /// Follows a dotted name; returns the places of the last package's modules.
     fn descend(&mut self, name: &[String], mut places: Vec<PathBuf>, is_certain: bool, to_read: bool) -> Vec<PathBuf> {
         for part in name {
             let mut namespace = Vec::new();
@@ -443,7 +443,7 @@ impl Walk {
         }
     }
 
-    /// A certain one takes the place of a possible one.
+    /// Notes a library. A certain one replaces a possible one.
     fn note_library(&mut self, file: PathBuf, is_certain: bool) {
         if !self.libraries.insert(file.clone()) {
             let known = self.found.libraries.iter_mut().find(|(known, _)| *known == file);
@@ -457,7 +457,8 @@ impl Walk {
         }
     }
 
-    /// The libraries in a package's directory and in those right in it. The package may load any of them.
+    /// Notes the libraries in a package's directory and in the directories right below. The package may load any of
+    /// them.
     fn note_libraries_in(&mut self, package: &Path) {
         if !self.seen.insert(package.to_path_buf()) {
             return;
@@ -610,7 +611,7 @@ mod tests {
         ];
         expected.sort();
         assert_eq!(found, expected);
-        // Without its own directory and PYTHONPATH.
+        // Without the script's own directory and PYTHONPATH.
         assert_eq!(
             place.found(&["-I", "-c", "import plain, later"], &[]),
             [format!("{SITE}/plain.so")]
@@ -650,7 +651,7 @@ mod tests {
         place.file("main.py", "import large, m0\n");
         let found = place.follow(&["main.py"], &[]);
         assert!(found.is_cut && found.files == 2);
-        // Nor is a pipe waited for.
+        // Nor does it wait for a pipe.
         nix::unistd::mkfifo(&place.0.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(place.follow(&["pipe"], &[]).files, 0);
     }

@@ -1,15 +1,15 @@
-//! Programs that are run by another program: scripts and interpreters.
+//! Programs that another program runs: scripts and interpreters.
 
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What runs a program that is no MPI program itself.
+/// A program that runs others, and is no MPI program itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Runner {
-    /// Python, by this file: the MPI library depends on its modules.
+    /// Python, with this file: the MPI library depends on its modules.
     Python(PathBuf),
-    /// Something that may start or load anything.
+    /// A program that may start or load anything.
     Other,
 }
 
@@ -59,7 +59,7 @@ const RUNNERS: &[&str] = &[
     "tclsh",
 ];
 
-/// How an ELF program that has no MPI library of its own might come to one.
+/// How an ELF program without an MPI library of its own might get one.
 pub fn runner(program: &Path) -> Option<Runner> {
     let name = program.file_name()?.to_str()?;
     if is_python(name) {
@@ -88,7 +88,7 @@ fn is_python(name: &str) -> bool {
     })
 }
 
-/// The interpreter of a script, if `file` is one: its path, found on `path` when it is started by `env`.
+/// The interpreter of a script, if `file` is one: its path, searched on `path` when `env` starts it.
 pub fn interpreter(file: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
     let mut start = [0u8; 512];
     let length = std::fs::File::open(file).ok()?.read(&mut start).ok()?;
@@ -108,7 +108,7 @@ pub fn interpreter(file: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The interpreter of a launcher as Python installers write them when the path is long: a shell that executes
+/// The interpreter of a launcher as Python installers write it when the path is long. It is a shell that executes
 /// `'''exec' /path/python "$0" "$@"`.
 pub fn python_behind_shell(file: &Path) -> Option<PathBuf> {
     let mut start = [0u8; 1024];

@@ -20,15 +20,15 @@ const SYSTEM: &[&str] = &[
     "libgcc_s.so",
 ];
 
-/// The directories the loader would look into.
+/// The directories that the loader would search.
 #[derive(Debug, Clone, Default)]
 pub struct Search {
     /// `LD_LIBRARY_PATH`.
     pub library_path: Vec<PathBuf>,
     /// `/etc/ld.so.conf` and the built-in ones.
     pub system: Vec<PathBuf>,
-    /// Virtual environments: the active one, then the one whose Python is first on the search path, then those in which this
-    /// program lies.
+    /// Virtual environments: the active one, then that of the first Python on the search path, then those that contain
+    /// this program.
     pub environments: Vec<PathBuf>,
 }
 
@@ -62,13 +62,13 @@ impl Search {
         }
     }
 
-    /// The file that the loader would take for `name`, wanted by an object with these headers; `inherited` are the
-    /// RPATHs of those that load it.
+    /// The file that the loader would take for `name`, wanted by an object with these headers. `inherited`: the RPATHs
+    /// of the objects that load it.
     pub fn resolve(&self, name: &str, wanted_by: &Elf, inherited: &[PathBuf]) -> Option<PathBuf> {
         if name.contains('/') {
             return Some(PathBuf::from(name)).filter(|file| file.is_file());
         }
-        // A RUNPATH makes the loader ignore RPATHs.
+        // If there is a RUNPATH, the loader ignores RPATHs.
         let rpaths = if wanted_by.runpath.is_empty() {
             [&wanted_by.rpath, inherited]
         } else {
@@ -83,8 +83,8 @@ impl Search {
         all.map(|directory| directory.join(name)).find(|file| file.is_file())
     }
 
-    /// Directories where a usable MPI library may lie although the loader would not look there: the library path, the
-    /// virtual environments, and `lib` beside the program's own directory.
+    /// Directories that may have a usable MPI library, although the loader does not search them. They are those of the
+    /// library path, the virtual environments, and `lib` beside the program's own directory.
     pub fn candidates(&self, program: &Path) -> Vec<PathBuf> {
         let mut all = self.library_path.clone();
         all.extend(self.environments.iter().map(|environment| environment.join("lib")));
@@ -101,8 +101,8 @@ impl Search {
         search
     }
 
-    /// Every library that a program or module with these headers needs, directly or not: the names, and the files where they
-    /// are found. `inherited`: the RPATHs of the program that loads the module.
+    /// Every library that a program or module with these headers needs, directly or not: the name, and the file if it
+    /// is found. `inherited`: the RPATHs of the program that loads the module.
     pub fn closure(&self, headers: &Elf, inherited: &[PathBuf]) -> Vec<(String, Option<PathBuf>)> {
         let mut seen = HashSet::new();
         let mut found = Vec::new();
@@ -154,7 +154,7 @@ fn configured(file: &Path, out: &mut Vec<PathBuf>, depth: usize) {
     }
 }
 
-/// The virtual environment to which the first Python of a search path belongs.
+/// The virtual environment of the first Python on a search path.
 pub fn environment_on(path: &OsStr) -> Option<PathBuf> {
     let python = std::env::split_paths(path)
         .flat_map(|directory| [directory.join("python"), directory.join("python3")])
@@ -162,21 +162,21 @@ pub fn environment_on(path: &OsStr) -> Option<PathBuf> {
     environment_of(&python)
 }
 
-/// The virtual environment of a Python, by the file it was called by.
+/// The virtual environment of a Python, by the file through which it was called.
 pub fn environment_of(python: &Path) -> Option<PathBuf> {
     let prefix = python.parent()?.parent()?;
     prefix.join("pyvenv.cfg").is_file().then(|| prefix.to_path_buf())
 }
 
-/// The directories above the `bin` from which this program was called. One was named, or found on the search path; one
-/// has the file; the others have the symbolic links between.
+/// The directories above the `bin` from which this program was called. The name that was called, or found on the search
+/// path, gives one; the file itself another; the symbolic links between them give the rest.
 fn own_prefixes() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let called = std::env::args_os().next().and_then(|name| {
         let here = std::env::current_dir().ok()?;
         check::find_program(&name, &here, std::env::var_os("PATH").as_deref()).ok()
     });
-    // The name by which a program is called may be any word.
+    // A program may be called by any word.
     let same = |file: &PathBuf| std::fs::canonicalize(file).ok() == own;
     let mut prefixes = called.filter(same).map_or(Vec::new(), |file| prefixes(&file));
     prefixes.extend(own.iter().filter_map(|file| prefix(file)));
@@ -198,7 +198,7 @@ fn prefixes(file: &Path) -> Vec<PathBuf> {
             break;
         };
         let directory = file.parent().unwrap_or(Path::new("/"));
-        // A link may lead upwards, and its directory may be one, too.
+        // A link may lead upwards, and its directory may be a link, too.
         file = directory.join(target);
         if let (Some(parent), Some(name)) = (file.parent().and_then(|it| it.canonicalize().ok()), file.file_name()) {
             file = parent.join(name);

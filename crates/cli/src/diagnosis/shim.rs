@@ -1,7 +1,7 @@
 //! Directories of symbolic links in the user's cache, which give a library the name that a program asks for.
 //!
-//! They are made once and kept: their names say what they hold, so jobs share them and none removes them. Libraries are loaded by these
-//! links, so nobody else may write to the directories, or to one on the way to them.
+//! They are made once and kept: their names say what they hold, so jobs share them and none removes them. Programs load
+//! libraries through these links. So nobody else may write to the directories, or to one on the way to them.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
-use resurgo_runtime::own_directory::{Directory, Error, Trust};
+use resurgo_store::own_directory::{Directory, Error, Trust};
 
 /// The directory with these links (name, target), made if need be.
 pub fn directory(cache: &Path, links: &[(&str, PathBuf)]) -> Result<PathBuf, String> {
@@ -37,7 +37,7 @@ pub fn directory(cache: &Path, links: &[(&str, PathBuf)]) -> Result<PathBuf, Str
     if let Some(place) = there()? {
         return Ok(place);
     }
-    // Made aside and moved into place, so that no other job sees half of it.
+    // Make it aside and move it into place, so that no other job sees half of it.
     let aside = OsString::from(format!(".shim-{}", std::process::id()));
     let _ = cache.within(&aside).map(|made| made.remove_all());
     let made = cache.make_within(&aside).map_err(failed)?;
@@ -51,8 +51,8 @@ pub fn directory(cache: &Path, links: &[(&str, PathBuf)]) -> Result<PathBuf, Str
     Ok(cache.path().join(name))
 }
 
-/// The user's cache directory for these. Without a home, as a daemon may be, one in the temporary directory; what is there and not the user's
-/// is refused.
+/// The user's cache directory for these links. Without a home, as a daemon may be, it is one in the temporary
+/// directory. There, anything that is not the user's is refused.
 pub fn cache() -> PathBuf {
     let named = |name: &str| {
         std::env::var_os(name)

@@ -1,4 +1,4 @@
-//! `resurgo doctor --hosts FILE`: whether jobs could run on these hosts, before one does.
+//! `resurgo doctor --hosts FILE`: whether jobs could run on these hosts, without running one.
 
 use std::ffi::OsString;
 
@@ -6,10 +6,11 @@ use resurgo_runtime::dispatcher::examine::{self, Examined};
 use serde_json::json;
 
 use crate::check::Refusal;
+use crate::configuration;
 use crate::hosts;
-use crate::options::{self, Request};
+use crate::options::Request;
 
-/// The arguments of `resurgo doctor` as options of `resurgo run` and the words of a program; none: no hosts are named.
+/// The arguments of `resurgo doctor` as options of `resurgo run` and the words of a program. None: they name no hosts.
 pub fn asked(words: &[OsString]) -> Option<(Vec<OsString>, Vec<OsString>)> {
     let mut options: Vec<OsString> = Vec::new();
     let mut words = words.iter();
@@ -33,14 +34,14 @@ pub fn asked(words: &[OsString]) -> Option<(Vec<OsString>, Vec<OsString>)> {
     (!options.is_empty()).then_some((options, program))
 }
 
-/// Examines them; returns the exit status and what is printed. `files`: what must be the same everywhere.
+/// Examines the hosts; returns the exit status and the text to print. `files`: what must be the same everywhere.
 pub fn run(mut words: Vec<OsString>, mut files: Vec<OsString>, as_json: bool) -> Result<(i32, String), Refusal> {
     let refused = |text: String| Refusal::new(2, text);
     words.extend([OsString::from("--"), "true".into()]);
-    let Request::Run(mut options) = options::parse(words, |name| std::env::var_os(name)).map_err(refused)? else {
+    let (Request::Run(mut options), _) = configuration::parse(words).map_err(refused)? else {
         return Err(refused("doctor takes hosts and then a program".to_string()));
     };
-    // All of them are examined, whatever would run there.
+    // Examine all of them, whatever would run there.
     options.nodes.may_miss = usize::MAX;
     options.nodes.lease = examine::LEASE;
     let here =

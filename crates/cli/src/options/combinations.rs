@@ -1,14 +1,16 @@
-//! What cannot be combined, and what follows from what was given.
+//! Options that exclude one another, and settings that follow from others.
 
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::Period;
+use resurgo_runtime::dispatcher::{Period, Reports};
 use resurgo_runtime::trampoline::addresses_can_be_fixed;
-use resurgo_wire::node_memory::MAX_RANKS;
+use resurgo_store::{Described, Location};
+use resurgo_wire::node_memory::{MAX_RANKS, MAX_SERVERS};
 
 use super::types::{Images, Options};
 use super::{groups, policy};
 
-/// Logs and waves together, where that is possible. Returns why it is what it is, and whether that must be said in any case.
+/// Chooses logs and waves together, where that is possible. Returns the reason, and whether the user must be told in
+/// any case.
 fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     let why = if options.tolerate_node {
         "message logging alone, as pessimistic: what event loggers have cannot be cut back to a wave"
@@ -31,7 +33,7 @@ fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
     (why, true)
 }
 
-/// The protocol by name; by the way how it has come about when the user did not choose it.
+/// The protocol by name, with how it was chosen if the user did not choose it.
 fn described(options: &Options) -> String {
     let name = options.protocol.name();
     match options.choice {
@@ -40,9 +42,10 @@ fn described(options: &Options) -> String {
     }
 }
 
-/// Whether the options go together.
+/// Checks that the options go together.
 pub fn check(options: &mut Options) -> Result<(), String> {
     let size = options.size();
+    check_survival(options)?;
     if options.protocol == Protocol::Auto {
         let (why, is_unexpected) = choose_protocol(options);
         options.choice = (is_unexpected || options.has("protocol")).then_some(why);
@@ -51,9 +54,7 @@ pub fn check(options: &mut Options) -> Result<(), String> {
         return Err(format!("{size} ranks: a node can hold at most {MAX_RANKS}"));
     }
     check_tolerance(options)?;
-    if options.output.stats_json.is_some() && options.output.stats_json == options.output.json_events {
-        return Err("--stats-json and --json-events need files of their own".to_string());
-    }
+    check_reports(&options.output.reports)?;
     policy::check(options)?;
     check_loggers(options, size)?;
     groups::check(options, size)?;
@@ -69,16 +70,52 @@ pub fn check(options: &mut Options) -> Result<(), String> {
     Ok(())
 }
 
+fn check_reports(reports: &Reports) -> Result<(), String> {
+    let files = [
+        ("--stats-json", &reports.stats_json),
+        ("--json-events", &reports.json_events),
+        ("--metrics-file", &reports.metrics_file),
+    ];
+    for (at, (one, file)) in files.iter().enumerate() {
+        if let Some((other, _)) = files[at + 1..]
+            .iter()
+            .find(|(_, other)| file.is_some() && other == file)
+        {
+            return Err(format!("{one} and {other} need files of their own"));
+        }
+    }
+    Ok(())
+}
+
+/// A program that deals with failures itself: no rank begins again.
+fn check_survival(options: &mut Options) -> Result<(), String> {
+    if !options.ends.survives {
+        return Ok(());
+    }
+    match options.protocol {
+        Protocol::None => {}
+        _ if !options.has("protocol") => options.protocol = Protocol::None,
+        protocol => {
+            return Err(format!(
+                "--ft and --protocol {} cannot be combined yet: with --ft a failed rank is told to the others instead of \
+                 being restarted; leave --protocol out, or leave --ft out",
+                protocol.name()
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn check_tolerance(options: &Options) -> Result<(), String> {
     match options.protocol {
         _ if !options.tolerate_node => Ok(()),
-        Protocol::Pessimistic | Protocol::Causal => Ok(()),
+        protocol if protocol.recovers_alone_elsewhere() => Ok(()),
         Protocol::ChannelMemory => Err(
             "--tolerate node: under --protocol channel-memory a rank needs nothing of its node in any case; leave --tolerate out"
                 .to_string(),
         ),
         protocol => Err(format!(
-            "--tolerate node needs --protocol pessimistic or causal; {} does not tolerate the loss of a node",
+            "--tolerate node needs --protocol pessimistic, causal or hierarchical; {} does not tolerate the loss of a node",
             protocol.name()
         )),
     }
@@ -141,7 +178,19 @@ fn check_spilling(options: &Options) -> Result<(), String> {
     }
 }
 
-/// Whether there are image files where something is said of them.
+/// The place is the directory of image files, or in it.
+fn is_with_files(place: &Described, images: &Images) -> bool {
+    let files = images
+        .directory
+        .as_deref()
+        .and_then(|path| std::path::absolute(path).ok());
+    let Location::Dir(place) = &place.location else {
+        return false;
+    };
+    files.is_some_and(|files| place.starts_with(files))
+}
+
+/// Checks that there are image files, if an option is about them.
 fn check_files(options: &Options) -> Result<(), String> {
     let images = &options.images;
     let has_files = images.directory.is_some();
@@ -151,10 +200,55 @@ fn check_files(options: &Options) -> Result<(), String> {
     for (given, name) in [
         (images.keep, "--checkpoint-keep"),
         (images.compress.is_some(), "--checkpoint-compress"),
+        (!images.places.is_empty(), "--store"),
     ] {
         if given && !has_files {
             return Err(format!("{name} is for image files: it needs --checkpoint-dir"));
         }
+    }
+    if !images.places.is_empty() && (!options.protocol.can_return_together() || options.tolerate_node) {
+        return Err(format!(
+            "--store takes complete waves of all ranks, which a job with --protocol {}{} does not record; run it with one of \
+             auto, blocking, chandy-lamport and group",
+            options.protocol.name(),
+            if options.tolerate_node { " --tolerate node" } else { "" },
+        ));
+    }
+    if let Some(place) = images.places.iter().find(|place| is_with_files(place, images)) {
+        return Err(format!(
+            "--store {}: it is in --checkpoint-dir, and would be lost with it; name another directory",
+            place.shown
+        ));
+    }
+    if images.names_local && !options.has_images() {
+        return Err("--store local: --protocol none has no images; leave it out".to_string());
+    }
+    if images.names_local && !images.local_copies {
+        return Err(
+            "--store local keeps images in memory, and --local-copies off does not; leave one of them out".to_string(),
+        );
+    }
+    if images.peers.is_some_and(|peers| peers > 0) && !options.outlives_nodes() {
+        return Err(format!(
+            "--store peers: copies images to other nodes, and those of --protocol {} are of no use there; with --tolerate \
+             node those of pessimistic, causal and hierarchical are",
+            options.protocol.name(),
+        ));
+    }
+    if images.parity.is_some() && (!options.protocol.can_return_together() || options.tolerate_node) {
+        let instead = match options.outlives_nodes() {
+            true => "use peers:1",
+            false => "leave it out",
+        };
+        return Err(format!(
+            "--store parity: needs waves of all ranks, which a job with --protocol {}{} has not: {instead}, or run it with one of \
+             auto, blocking, chandy-lamport and group",
+            options.protocol.name(),
+            if options.tolerate_node { " --tolerate node" } else { "" },
+        ));
+    }
+    if images.store_key.is_some() && images.places.is_empty() {
+        return Err("--store-key encrypts what goes to the places of --store, and none is named".to_string());
     }
     if images.local_copies {
         return Ok(());
@@ -172,7 +266,7 @@ fn check_files(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the job can be suspended where it is to be.
+/// Checks that the job can be suspended, if options ask for that.
 fn check_suspension(options: &Options) -> Result<(), String> {
     let servers = match options.protocol {
         Protocol::ChannelMemory => Some(("under --protocol channel-memory", "channel memories")),
@@ -199,17 +293,36 @@ fn check_suspension(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what is said of channel memories goes together with the rest.
-fn check_memories(options: &Options, size: usize) -> Result<(), String> {
+/// Checks that the options about channel memories go together with the rest.
+fn check_memories(options: &mut Options, size: usize) -> Result<(), String> {
     if options.protocol != Protocol::ChannelMemory {
-        let given = options.has("channel-memories") || options.has("channel-memory");
-        return match given {
-            true => Err(format!(
-                "--channel-memories and --channel-memory are for --protocol channel-memory; {} has none",
+        let all = ["channel-memories", "channel-memory", "channel-memory-hosts"];
+        return match all.into_iter().find(|name| options.has(name)) {
+            Some(name) => Err(format!(
+                "--{name}: channel memories are for --protocol channel-memory; {} has none",
                 options.protocol.name()
             )),
-            false => Ok(()),
+            None => Ok(()),
         };
+    }
+    if !options.memories.hosts.is_empty() {
+        for (name, instead) in [
+            ("channel-memories", "write HOST:2 for two on a host"),
+            ("channel-memory", "they listen on all addresses of their hosts"),
+        ] {
+            if options.has(name) {
+                return Err(format!(
+                    "--{name} and --channel-memory-hosts cannot be combined: {instead}"
+                ));
+            }
+        }
+        let counts = options.memories.hosts.iter().map(|(_, count)| *count as usize);
+        options.memories.count = counts.sum();
+        if options.memories.count > MAX_SERVERS {
+            return Err(format!(
+                "--channel-memory-hosts: at most {MAX_SERVERS} channel memories"
+            ));
+        }
     }
     match options.memories.count {
         0 => {
@@ -221,7 +334,7 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
         }
         memories if memories > size => {
             return Err(format!(
-                "--channel-memories {memories} are more than the {size} ranks that they serve; --channel-memories {size} at most"
+                "{memories} channel memories are more than the {size} ranks that they serve; {size} at most"
             ));
         }
         _ => {}
@@ -229,7 +342,7 @@ fn check_memories(options: &Options, size: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what is said of event loggers and piggybacks goes together.
+/// Checks that the options about event loggers and piggybacks go together.
 fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
     let (causal, node) = (options.protocol == Protocol::Causal, options.tolerate_node);
     let protocol = described(options);
@@ -246,9 +359,10 @@ fn check_loggers(options: &Options, size: usize) -> Result<(), String> {
     let logger = options.has("event-logger");
     if options.has("event-loggers") || logger {
         let name = if logger { "--event-logger" } else { "--event-loggers" };
-        if ![Protocol::Pessimistic, Protocol::Causal, Protocol::Auto].contains(&options.protocol) {
+        if !options.protocol.recovers_alone_elsewhere() && options.protocol != Protocol::Auto {
             return Err(format!(
-                "{name} is for --tolerate node with --protocol pessimistic or causal; {protocol} has no event loggers; leave it out"
+                "{name} is for --tolerate node with --protocol pessimistic, causal or hierarchical; {protocol} has no event loggers; \
+                 leave it out"
             ));
         }
         if !node {

@@ -1,4 +1,4 @@
-//! `-configfile FILE`: the programs of a job, one a line, each as it would stand on the command line.
+//! `-configfile FILE`: the programs of a job, one a line, as they would stand on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,10 +7,10 @@ use super::table;
 use super::written::split;
 use crate::text_file;
 
-/// The longest file that is read, in bytes.
+/// The longest file that is accepted, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The command line with what the file says in place of the option; as it is, if the option is not there.
+/// The command line with the file's content in place of the option; unchanged if there is no such option.
 pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let mut expanded = Vec::with_capacity(arguments.len());
     let mut words = arguments.into_iter().peekable();
@@ -43,8 +43,8 @@ pub fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(expanded)
 }
 
-/// As Hydra reads it: words are separated by blanks, and quotes mean nothing; `#` begins a comment line, and a `\` at its end
-/// continues a line.
+/// Reads the file like Hydra: blanks separate words, and quotes mean nothing. `#` begins a comment line, and a `\` at
+/// its end continues a line.
 fn programs(file: &OsStr) -> Result<Vec<OsString>, String> {
     let text = text_file::read(file.as_ref(), LONGEST)?;
     let mut words: Vec<OsString> = Vec::new();
@@ -97,7 +97,7 @@ mod tests {
                 .unwrap_err()
                 .contains("./c must not follow it")
         );
-        // What stands behind a program is the program's.
+        // Words behind a program are the program's.
         let line = format!("-n 2 ./a -configfile {name}");
         assert_eq!(of(&line).unwrap(), line);
         std::fs::write(&file, "# nothing\n").unwrap();

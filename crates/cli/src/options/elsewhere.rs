@@ -1,16 +1,17 @@
-//! Names that are no options: those of other launchers, with what to write instead, and those that are near to ours.
+//! Names that are no options: those of other launchers, with what to write instead, and those that resemble ours.
 
 use super::table::{self, find};
 use super::written::{attached_number, split};
 use crate::near::nearest;
 
-/// Variables beginning with `RESURGO_` that are no options. They say where things are; or resurgo, its tests or its
-/// build set them, and programs inside a rank inherit them.
+/// Variables beginning with `RESURGO_` that are no options. They say where things are. Others are set by resurgo, its
+/// tests or its build, and programs inside a rank inherit them.
 const OTHER_VARIABLES: &[&str] = &[
     "RESURGO_FABRIC_DIR",
     "RESURGO_LIBFABRIC_DIR",
     resurgo_wire::node_memory::ENV_RANK,
     crate::clock::TRIED,
+    resurgo_store::KEY_VARIABLE,
     "RESURGO_DEPS",
     "RESURGO_PYTHON",
     "RESURGO_TEST_MARK",
@@ -27,7 +28,7 @@ const GPUS: &str = "ranks see all GPUs; let the program choose by its rank";
 const IMAGES: &str = "write --checkpoint-every TIME, and --checkpoint-dir DIR for files";
 const TAGS: &str = "write -l, or -prepend-pattern '%t [%r] '";
 
-/// Options of other launchers that cannot be followed here, and what to write.
+/// Options of other launchers that have no effect here, and what to write.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("mca", OF_OPEN_MPI),
     ("gmca", OF_OPEN_MPI),
@@ -109,14 +110,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("file", "write -configfile FILE"),
 ];
 
-/// Whether a word where a value should be is rather an option that follows.
+/// Whether a word in a value's place is an option instead.
 pub fn is_option(word: &str) -> bool {
     let (name, _) = split(word);
     let elsewhere = || ELSEWHERE.iter().any(|(other, _)| *other == name);
     word == "--" || word.starts_with('-') && (find(name).is_some() || attached_number(name).is_some() || elsewhere())
 }
 
-/// What to say of an option that there is not.
+/// The message for an unknown option.
 pub fn unknown(text: &str, name: &str) -> String {
     if let Some((_, why)) = ELSEWHERE.iter().find(|(other, _)| *other == name) {
         return format!("{text}: {why}");
@@ -131,7 +132,7 @@ pub fn unknown(text: &str, name: &str) -> String {
     }
 }
 
-/// Refuses a variable beginning with `RESURGO_` that means nothing: it was meant to.
+/// Refuses an unknown variable beginning with `RESURGO_`: the user meant it to have an effect.
 pub fn check_variable(variable: &str) -> Result<(), String> {
     let names: Vec<String> = table::options().filter_map(|line| line.variable()).collect();
     let names: Vec<&str> = names
@@ -142,7 +143,7 @@ pub fn check_variable(variable: &str) -> Result<(), String> {
     if !variable.starts_with("RESURGO_") || names.contains(&variable) {
         return Ok(());
     }
-    // The beginning that all have says nothing of how like they are.
+    // The common beginning says nothing about how similar they are.
     let tails: Vec<&str> = names.iter().map(|name| &name["RESURGO_".len()..]).collect();
     let hint = match nearest(&variable["RESURGO_".len()..], &tails) {
         Some(near) => format!("did you mean RESURGO_{near}? Otherwise unset it"),

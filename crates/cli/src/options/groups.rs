@@ -13,7 +13,7 @@ use crate::text_file;
 const DYNAMIC: &str = "dynamic";
 const STATIC: &str = "static";
 
-/// Whether what is said of groups goes together, for a job of `ranks` ranks.
+/// Checks that the options about groups go together, for a job of `ranks` ranks.
 pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     for (given, name) in [
         (options.groups.how.is_some(), "--groups"),
@@ -73,13 +73,13 @@ pub fn check(options: &Options, ranks: usize) -> Result<(), String> {
     }
     match way {
         STATIC => at_most(at_once, ranks.div_ceil(size(options, ranks)) as u32),
-        // As many as there may be.
+        // At most as many groups as ranks.
         DYNAMIC => at_most(at_once, ranks as u32),
         _ => Ok(()),
     }
 }
 
-/// How groups are formed, as it would be written.
+/// How groups are formed, as the user would write it.
 fn way(options: &Options) -> &str {
     let usual = if options.protocol == Protocol::Group {
         DYNAMIC
@@ -112,7 +112,7 @@ fn size(options: &Options, ranks: usize) -> usize {
     options.groups.size.unwrap_or_else(|| formation::usual_size(ranks))
 }
 
-/// How groups are formed in a job of `ranks` ranks. Reads the file, if that is how.
+/// How groups are formed in a job of `ranks` ranks. Reads the file, if there is one.
 pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
     if !options.protocol.has_groups() {
         return Ok(Grouping::One);
@@ -129,13 +129,26 @@ pub fn grouping(options: &Options, ranks: usize) -> Result<Grouping, String> {
     }
 }
 
-/// The same; `node_of`: the node of each rank in a job on several. Under hierarchical the ranks of each are a group then, and none has
-/// ranks of several: they cut off the logs between them.
+/// The same, where `node_of` is the node of each rank in a job on several nodes. Under hierarchical each node's ranks
+/// are a group then. No group has ranks of several nodes, as the ranks of a group cut off the logs between them.
 pub fn on_nodes(options: &Options, ranks: usize, node_of: Option<&[u32]>) -> Result<Grouping, String> {
     let hierarchical = options.protocol == Protocol::Hierarchical;
+    if hierarchical && options.tolerate_node && node_of.is_none() {
+        return Err(
+            "--tolerate node with --protocol hierarchical is for a job on several nodes (-hosts, -f, --nodes); on one machine leave it out"
+                .to_string(),
+        );
+    }
     let Some(node_of) = node_of.filter(|_| hierarchical) else {
         return grouping(options, ranks);
     };
+    if node_of.is_empty() {
+        return Err(
+            "--protocol hierarchical groups ranks by their nodes, which are not known before they join; name them (-hosts, -f) \
+             instead of -launcher join"
+                .to_string(),
+        );
+    }
     if options.groups.how.is_none() && options.groups.size.is_none() {
         let mut nodes = node_of.to_vec();
         nodes.sort_unstable();
@@ -157,7 +170,7 @@ pub fn on_nodes(options: &Options, ranks: usize, node_of: Option<&[u32]>) -> Res
     }
 }
 
-/// Bytes of a file of groups, at most.
+/// The most bytes of a file of groups.
 const LONGEST: u64 = 16 << 20;
 
 fn list(file: &str, ranks: usize, at_once: Option<u32>) -> Result<Grouping, String> {
@@ -189,7 +202,7 @@ mod tests {
 
     fn of(line: &str, ranks: usize) -> Result<Grouping, String> {
         let words = line.split_whitespace().map(Into::into).collect();
-        match parse(words, |_| None)? {
+        match parse(words, &[], |_| None)? {
             Request::Run(options) => grouping(&options, ranks),
             other => panic!("{other:?}"),
         }
@@ -209,7 +222,7 @@ mod tests {
     fn groups_of_a_hierarchy_are_on_one_node_each() {
         let of = |line: &str, node_of: &[u32]| {
             let words = format!("-n {} {line} ./a", node_of.len());
-            match parse(words.split_whitespace().map(Into::into).collect(), |_| None)? {
+            match parse(words.split_whitespace().map(Into::into).collect(), &[], |_| None)? {
                 Request::Run(options) => on_nodes(&options, node_of.len(), Some(node_of)),
                 other => panic!("{other:?}"),
             }

@@ -6,21 +6,27 @@ use std::path::Path;
 use super::types::{Hosts, Options};
 use crate::{slurm, text_file};
 
-/// The longest host file that is read, in bytes.
+/// The longest host file that is accepted, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Most slots that one word may give.
+/// The most slots that one word may give.
 const MOST_SLOTS: u32 = 1 << 16;
 
-/// A host as it is named, and how many ranks it takes in one turn.
+/// A host's name, and how many ranks the host takes in one turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slots {
     pub host: String,
     pub count: u32,
+    /// Hosts of one rack may be lost together.
+    pub rack: Option<String>,
     /// The option that names it.
     pub option: String,
 }
 
-/// All hosts that the command line names, or else those of Slurm; none: nothing is said of hosts. Files are named from `here`.
+/// A host as a file names it: with its slots and its rack.
+type Named = (String, u32, Option<String>);
+
+/// All hosts that the command line names, or else Slurm's. None: nobody names hosts. Relative file names start at
+/// `here`.
 pub fn named(
     options: &Options,
     here: &Path,
@@ -29,7 +35,7 @@ pub fn named(
     let mut all = Vec::new();
     for hosts in &options.nodes.hosts {
         let (option, shown, listed) = match hosts {
-            Hosts::Listed(option, list) => (option, list.clone(), of_list(list)),
+            Hosts::Listed(option, list) => (option, list.clone(), of_list(list).map(without_racks)),
             Hosts::InFile(option, file) => (option, file.display().to_string(), of_file(&here.join(file))),
         };
         let failed = |why: String| format!("{option} {shown}: {why}");
@@ -37,9 +43,10 @@ pub fn named(
         if listed.is_empty() {
             return Err(failed("names no host; leave it out".to_string()));
         }
-        all.extend(listed.into_iter().map(|(host, count)| Slots {
+        all.extend(listed.into_iter().map(|(host, count, rack)| Slots {
             host,
             count,
+            rack,
             option: option.clone(),
         }));
     }
@@ -48,13 +55,14 @@ pub fn named(
         all.extend(hosts.into_iter().map(|(host, count)| Slots {
             host,
             count,
+            rack: None,
             option: "SLURM_JOB_NODELIST".to_string(),
         }));
     }
     Ok(all)
 }
 
-/// Sets how many ranks there are where nothing is said: one, or a single program's as many as hosts take in one turn.
+/// Sets the number of ranks if it is not given: one, or for a single program as many as the hosts take in one turn.
 pub fn count_ranks(
     options: &mut Options,
     here: &Path,
@@ -82,7 +90,7 @@ pub fn count_ranks(
     Ok(())
 }
 
-/// Without the last hosts, of different names.
+/// Removes the last `spares` hosts, counted by different names.
 fn without_spares(mut hosts: Vec<Slots>, spares: usize) -> Vec<Slots> {
     for _ in 0..spares {
         let Some(Slots { host: last, .. }) = hosts.last().cloned() else {
@@ -94,12 +102,12 @@ fn without_spares(mut hosts: Vec<Slots>, spares: usize) -> Vec<Slots> {
 }
 
 /// `a,b:4,[::1]:2`.
-fn of_list(list: &str) -> Result<Vec<(String, u32)>, String> {
+pub fn of_list(list: &str) -> Result<Vec<(String, u32)>, String> {
     let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
     names.map(slots).collect()
 }
 
-/// A single one: `host` or `host:4`.
+/// A single host: `host` or `host:4`.
 pub fn one(text: &str) -> Result<(String, u32), String> {
     match &of_list(text)?[..] {
         [(host, slots)] => Ok((host.clone(), *slots)),
@@ -107,8 +115,12 @@ pub fn one(text: &str) -> Result<(String, u32), String> {
     }
 }
 
-/// A host on each line: `host`, `host:4` or `host slots=4`; `#` begins a comment.
-fn of_file(file: &Path) -> Result<Vec<(String, u32)>, String> {
+fn without_racks(hosts: Vec<(String, u32)>) -> Vec<Named> {
+    hosts.into_iter().map(|(host, count)| (host, count, None)).collect()
+}
+
+/// A host on each line: `host`, `host:4` or `host slots=4 rack=r1`; `#` begins a comment.
+fn of_file(file: &Path) -> Result<Vec<Named>, String> {
     let text = text_file::read(file, LONGEST)?;
     let text = String::from_utf8_lossy(&text);
     let mut hosts = Vec::new();
@@ -117,20 +129,22 @@ fn of_file(file: &Path) -> Result<Vec<(String, u32)>, String> {
         let Some(name) = words.next() else { continue };
         let wrong = |why: String| format!("line {number}: {why}");
         let (host, mut count) = slots(name).map_err(wrong)?;
+        let mut rack = None;
         for word in words {
             match word.split_once('=') {
                 Some(("slots", slots)) => count = counted(slots).map_err(wrong)?,
-                // Of Open MPI: as many as mpirun may put there at most. Here ranks may share slots.
+                Some(("rack", name)) if !name.is_empty() => rack = Some(name.to_string()),
+                // For Open MPI, the most ranks that mpirun may put there. Here ranks may share slots.
                 Some(("max_slots" | "max-slots", _)) => {}
                 _ => {
                     return Err(wrong(format!(
-                        "{}: write host, host:SLOTS or host slots=N",
+                        "{}: write host, host:SLOTS or host slots=N rack=NAME",
                         shown(word)
                     )));
                 }
             }
         }
-        hosts.push((host, count));
+        hosts.push((host, count, rack));
     }
     Ok(hosts)
 }
@@ -146,7 +160,7 @@ fn slots(name: &str) -> Result<(String, u32), String> {
         },
     };
     let is_sane = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:@%".contains(&byte);
-    // Whatever begins like an option would be one of ssh.
+    // A name that begins like an option would be an option of ssh.
     if host.is_empty() || host.len() > 253 || host.starts_with('-') || !host.bytes().all(is_sane) {
         return Err(format!("{} is no name of a host", shown(name)));
     }
@@ -159,7 +173,7 @@ fn counted(slots: &str) -> Result<u32, String> {
     count.ok_or_else(|| format!("{} is no number of slots", shown(slots)))
 }
 
-/// Nothing in it steers a terminal.
+/// Shows a text so that nothing in it steers a terminal.
 fn shown(text: &str) -> String {
     text.chars().take(80).flat_map(char::escape_default).collect()
 }
@@ -209,9 +223,13 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             of_file(&file)
         };
-        let hosts = read("# all\na slots=4\n\n b:2 # again\nc max_slots=8\n").unwrap();
-        let hosts: Vec<(&str, u32)> = hosts.iter().map(|(host, slots)| (host.as_str(), *slots)).collect();
-        assert_eq!(hosts, [("a", 4), ("b", 2), ("c", 1)]);
+        let hosts = read("# all\na slots=4\n\n b:2 rack=r1 # again\nc max_slots=8 rack=r1\n").unwrap();
+        let hosts: Vec<(&str, u32, Option<&str>)> = hosts
+            .iter()
+            .map(|(host, slots, rack)| (host.as_str(), *slots, rack.as_deref()))
+            .collect();
+        assert_eq!(hosts, [("a", 4, None), ("b", 2, Some("r1")), ("c", 1, Some("r1"))]);
+        assert!(read("a rack=\n").is_err());
         assert_eq!(read("# nobody\n"), Ok(Vec::new()));
         assert_eq!(read("a\nb:0\n").unwrap_err(), "line 2: 0 is no number of slots");
         let wrong = read("a user=me\n").unwrap_err();

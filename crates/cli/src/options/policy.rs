@@ -1,4 +1,4 @@
-//! `--checkpoint-policy`: whose image is taken next.
+//! `--checkpoint-policy`: which rank's image is taken next.
 
 use resurgo_protocol::Protocol;
 use resurgo_runtime::dispatcher::{Order, Period};
@@ -6,10 +6,10 @@ use resurgo_runtime::dispatcher::{Order, Period};
 use super::types::Options;
 use crate::near::nearest;
 
-/// What `--checkpoint-policy` may be.
-const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
+/// The values of `--checkpoint-policy`.
+pub const POLICIES: &[&str] = &["periodic", "round-robin", "random", "most-log", "daly"];
 
-/// Sets what the policy means, if one is given and that can be.
+/// Sets what the policy means, if one is given and can be followed.
 pub fn check(options: &mut Options) -> Result<(), String> {
     if !options.has("checkpoint-policy") {
         return Ok(());
@@ -49,12 +49,12 @@ pub fn check(options: &mut Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether this policy is not for waves.
+/// Whether this policy is for single ranks, and not for waves.
 pub fn is_of_single_ranks(policy: &str) -> bool {
     matches!(order(policy), Ok(Some(order)) if order != Order::Periodic)
 }
 
-/// The order that a policy stands for; none for daly, which is about times.
+/// The order that a policy stands for; None for daly, which sets times.
 pub fn order(policy: &str) -> Result<Option<Order>, String> {
     let (name, seed) = match policy.split_once(',') {
         Some((name, rest)) => (name, Some(rest)),

@@ -1,4 +1,4 @@
-//! Reading a command line, and the environment, by the table.
+//! Reads a command line, and the environment, by the table.
 
 use std::ffi::OsString;
 use std::iter::Peekable;
@@ -10,21 +10,22 @@ use super::table::{self, Does, Line};
 use super::types::{Options, ProgramOptions, Request};
 use super::written::{Written, attached_number, separate, split};
 
-/// Sets what the table says of options that are not given.
-pub fn set_defaults(options: &mut Options) -> Result<(), String> {
+/// The options of an empty command line: the table's defaults.
+pub fn defaults() -> Result<Options, String> {
+    let mut options = Options::empty();
     for line in table::options().filter(|line| !line.default.is_empty()) {
         if let Does::Job(set) = line.does {
-            set(options, line.default)?;
+            set(&mut options, line.default)?;
         }
     }
-    Ok(())
+    Ok(options)
 }
 
-/// Sets what the environment says; `variable` looks into it.
+/// Sets the options from the environment; `variable` looks into it.
 pub fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
     let given = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let Some(value) = given("MPIEXEC_TIMEOUT") {
-        // As at mpiexec: in whole seconds, and nothing or less is no limit.
+        // As at mpiexec: whole seconds; 0 or less means no limit.
         let seconds = value.to_str().and_then(|value| value.trim().parse::<i64>().ok());
         let seconds = seconds.ok_or_else(|| format!("MPIEXEC_TIMEOUT={}: not a number of seconds", value.display()))?;
         let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
@@ -56,10 +57,11 @@ pub fn read_environment(options: &mut Options, variable: impl Fn(&str) -> Option
 
 type Words = Peekable<IntoIter<OsString>>;
 
-/// Reads a command line; `is_resume`: that of a job that goes on, which is named instead of a program.
+/// Reads a command line. `is_resume`: it is for a job that goes on, which is named instead of a program.
 pub fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) -> Result<Option<Request>, String> {
-    // Faults on the command line replace those of the environment.
+    // Faults and places on the command line replace those of the environment.
     let mut faults_from_environment = !options.faults.is_empty();
+    let mut places_from_environment = options.images.names_levels();
     let mut words = arguments.into_iter().peekable();
     loop {
         let mut program = ProgramOptions::new();
@@ -74,6 +76,9 @@ pub fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) ->
             if line.is("fault") && std::mem::take(&mut faults_from_environment) {
                 options.faults.clear();
             }
+            if line.is("store") && std::mem::take(&mut places_from_environment) {
+                options.images.forget_levels();
+            }
             let written = Written {
                 options,
                 program: &mut program,
@@ -85,12 +90,8 @@ pub fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) ->
             }
         }
         let more = program_words(&mut words, &mut program.arguments);
-        if program.arguments.is_empty() {
-            let what = match is_resume {
-                false => "no program given; try: resurgo run -n 4 ./program",
-                true => "no job given; resurgo ps lists those that are suspended",
-            };
-            return Err(what.to_string());
+        if program.arguments.is_empty() && !is_resume {
+            return Err("no program given; try: resurgo run -n 4 ./program".to_string());
         }
         options.programs.push(program);
         if !more {
@@ -99,7 +100,7 @@ pub fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) ->
     }
 }
 
-/// The line of an option as it is written, and its values.
+/// The table's line for an option as it is written, and its values.
 fn option(text: &str, words: &mut Words, is_resume: bool) -> Result<(&'static Line, Vec<OsString>), String> {
     let (mut name, mut attached) = split(text);
     if attached.is_none()
@@ -123,7 +124,7 @@ fn option(text: &str, words: &mut Words, is_resume: bool) -> Result<(&'static Li
             1 => ("a value", format!("{text}=VALUE")),
             _ => ("a name and a value", format!("{text} NAME=VALUE")),
         };
-        // Only the last of several values may be anything.
+        // Only the last of several values may be any word.
         let next = words.peek().and_then(|next| next.to_str());
         if values.is_empty()
             && let Some(next) = next.filter(|next| elsewhere::is_option(next))
@@ -143,7 +144,7 @@ fn option(text: &str, words: &mut Words, is_resume: bool) -> Result<(&'static Li
     Ok((line, values))
 }
 
-/// Does what an option says; a request: it asks for something else than a job.
+/// Does what an option says. Returns a request if it asks for something other than a job.
 fn apply(line: &Line, written: Written) -> Result<Option<Request>, String> {
     let text = written.text;
     match line.does {
@@ -161,15 +162,15 @@ fn apply(line: &Line, written: Written) -> Result<Option<Request>, String> {
     Ok(None)
 }
 
-/// Why `option` cannot have this value, which a reason of what it must be does not name.
-fn refused(option: &str, value: &str, reason: &str) -> String {
+/// Why `option` cannot have this value. Adds the value if the reason only says what it must be.
+pub fn refused(option: &str, value: &str, reason: &str) -> String {
     match reason.starts_with("must ") {
         true => format!("{option} {value}: {reason}"),
         false => format!("{option}: {reason}"),
     }
 }
 
-/// Takes a program's name and arguments; whether another program follows.
+/// Takes a program's name and arguments; returns whether another program follows.
 fn program_words(words: &mut Words, arguments: &mut Vec<OsString>) -> bool {
     for word in words {
         if word == ":" {

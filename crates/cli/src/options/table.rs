@@ -1,8 +1,9 @@
-//! The table of options. What is read from the command line and the environment, what `--help` prints, what
-//! `resurgo resume` takes, and what the reference has to say (`tests.rs`) follow from its lines.
+//! The table of options. Its lines decide what the command line and the environment may say, what `--help` prints, and
+//! what `resurgo resume` takes. They also decide what the reference must contain (`tests.rs`).
 
 use std::path::PathBuf;
 
+use resurgo_runtime::page::Page;
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_wire::node_memory::{MAX_SERVERS, REDUCTIONS};
@@ -16,16 +17,16 @@ use resurgo_runtime::binding::Unit;
 pub struct Line {
     /// As help shows them, separated by blanks; all mean the same.
     names: &'static str,
-    /// What stands for its values: a word for each, none for a switch.
+    /// Placeholders of its values: a word for each, none for a switch.
     pub values: &'static str,
-    /// What it is without the option, as it would be written; empty: nothing, or what is chosen when the job begins.
+    /// The value without the option, as a user would write it. Empty: nothing, or a value chosen when the job begins.
     pub default: &'static str,
     places: Places,
     pub help: &'static str,
     pub does: Does,
 }
 
-/// Lines that help has together.
+/// Lines that help shows together.
 pub struct Section {
     pub title: &'static str,
     pub lines: &'static [Line],
@@ -33,17 +34,17 @@ pub struct Section {
 
 /// What an option does.
 pub enum Does {
-    /// Sets something of the job.
+    /// Sets something for the whole job.
     Job(fn(&mut Options, &str) -> Result<(), String>),
     /// The same, any number of times; the environment separates the values by `;`.
     JobAgain(fn(&mut Options, &str) -> Result<(), String>),
-    /// Is about the program that follows, or about values that need not be UTF-8.
+    /// Concerns the program that follows, or values that need not be UTF-8.
     Program(fn(Written) -> Result<(), String>),
-    /// Chooses among hosts or their networks. There is one of each here: accepted, and without effect.
+    /// Chooses among hosts or their networks. Here there is one of each: accepted, without effect.
     Nothing,
     Help,
     Version,
-    /// Is no option: a mark of the command line.
+    /// Is no option, but a mark of the command line.
     Mark,
 }
 
@@ -54,7 +55,7 @@ use Does::{Help, Job, JobAgain, Mark, Nothing, Program, Version};
 enum Places {
     /// On the command line of `resurgo run`.
     Run,
-    /// There and in the environment. It is a part of what is suspended.
+    /// There and in the environment. A suspended job keeps it.
     RunOrEnvironment,
     /// On the command line of `resurgo run`, and anew on that of `resurgo resume`.
     RunOrResume,
@@ -70,9 +71,14 @@ impl Line {
         self.names.split(' ')
     }
 
-    /// Its names, without.
+    /// Its names, without dashes.
     pub fn bare_names(&self) -> impl Iterator<Item = &'static str> {
         self.names().map(|name| name.trim_start_matches('-'))
+    }
+
+    /// Its names that are words.
+    pub fn words(&self) -> impl Iterator<Item = &'static str> {
+        self.bare_names().filter(|name| name.len() > 1)
     }
 
     pub fn is(&self, name: &str) -> bool {
@@ -83,7 +89,7 @@ impl Line {
         self.values.split_whitespace().count()
     }
 
-    /// It is on or off.
+    /// Whether it is on or off, without a value.
     pub fn is_switch(&self) -> bool {
         self.values.is_empty()
     }
@@ -92,10 +98,10 @@ impl Line {
         matches!(self.places, RunOrResume | Everywhere)
     }
 
-    /// The variable that gives it, if there is one: as the first of its names that is a word.
+    /// The variable that gives it, if there is one. It is named after the first name that is a word.
     pub fn variable(&self) -> Option<String> {
         let has_one = matches!(self.places, RunOrEnvironment | Everywhere);
-        let word = self.bare_names().find(|name| name.len() > 1).filter(|_| has_one)?;
+        let word = self.words().next().filter(|_| has_one)?;
         Some(format!("RESURGO_{}", word.to_ascii_uppercase().replace('-', "_")))
     }
 }
@@ -108,12 +114,12 @@ pub fn options() -> impl Iterator<Item = &'static Line> {
         .filter(|line| !matches!(line.does, Mark))
 }
 
-/// The option `name`, which has no dashes.
+/// The option `name`, without dashes.
 pub fn find(name: &str) -> Option<&'static Line> {
     options().find(|line| line.is(name))
 }
 
-/// Each line: names, values, default; where it can be given; what help says of it; what it does.
+/// Each line: names, values, default; where it can be given; its text in help; what it does.
 macro_rules! table {
     ($($title:literal { $($names:literal $values:literal $default:literal $places:ident $help:literal $does:expr;)* })*) => {
         pub const SECTIONS: &[Section] = &[$(Section {
@@ -240,6 +246,20 @@ table! {
          restarted and replayed\n\
          none: a crashed rank ends the job"
         Job(protocol);
+    "--ft" "" "" Run
+        "the program deals with failures itself (ULFM): a rank that fails does not begin again, and the others are \
+         told; with --protocol none, on one node"
+        Job(|options, _| { options.ends.survives = true; Ok(()) });
+    "--ft-mode" "MODE[,MESSAGES][,strict]" "" Run
+        "the same by FT-MPI's rules. A communicator with a failed member, when survivors rebuild it\n\
+         shrink: has the survivors only, numbered anew\n\
+         blank: is as large as before, with gaps\n\
+         rebuild: is as large as before: new ranks are in the places of failed ones\n\
+         rebuild-shrink: the same with new ranks behind the survivors\n\
+         abort: it is not rebuilt: the job ends\n\
+         MESSAGES, until then: nop: every call is an error; cont: messages between survivors go on\n\
+         strict: a collective call ends well for all members, or for none"
+        Job(modes);
     "--max-restarts" "N" "64" Everywhere
         "restarts a job may have"
         Job(|options, value| number(value).map(|restarts| options.ends.restarts = restarts));
@@ -260,24 +280,27 @@ table! {
     "--spares" "N" "" Everywhere
         "keep the last N nodes for ranks whose nodes are lost"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.spares = nodes));
-    "--allow-missing" "N" "" RunOrEnvironment
+    "--allow-missing" "N" "" Everywhere
         "begin without up to N nodes that cannot be reached; their ranks go to the others"
         Job(|options, value| at_least_one(value).map(|nodes| options.nodes.may_miss = nodes));
-    "--join-token-file" "FILE" "" RunOrEnvironment
+    "--join-token-file" "FILE" "" Everywhere
         "the token that nodes must know which join; a new one is written there if there is no such file"
         Job(|options, value| { options.nodes.token_file = Some(PathBuf::from(value)); Ok(()) });
-    "--join-port" "PORT" "" RunOrEnvironment
+    "--join-port" "PORT" "" Everywhere
         "where nodes that join are waited for"
         Job(|options, value| port(value).map(|port| options.nodes.join_port = port));
-    "--interface -iface" "NAME" "" RunOrEnvironment
+    "--interface -iface" "NAME" "" Everywhere
         "nodes reach one another by the addresses of this interface: its name, or a network (10.1.0.0/16)"
         Job(|options, value| { options.nodes.interface = Some(value.to_string()); Ok(()) });
-    "--preempt-signal" "SIGNAL" "" RunOrEnvironment
+    "--preempt-signal" "SIGNAL" "" Everywhere
         "a node whose agent gets this signal is about to be taken away: its ranks go on elsewhere"
         Job(|options, value| notice(value).map(|signal| options.nodes.preempt_signal = Some(signal)));
-    "--preempt-file" "PATH" "" RunOrEnvironment
+    "--preempt-file" "PATH" "" Everywhere
         "so is a node on which there is such a file"
         Job(|options, value| { options.nodes.preempt_file = Some(PathBuf::from(value)); Ok(()) });
+    "--preempt-url" "URL" "" Everywhere
+        "so is a node for which this page says so (http://169.254.169.254/...), as AWS, Google Cloud and Azure have it"
+        Job(|options, value| { Page::at(value)?; options.nodes.preempt_url = Some(value.to_string()); Ok(()) });
     "--lease" "TIME" "3s" Everywhere
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));
@@ -318,6 +341,15 @@ table! {
     "--checkpoint-keep" "" "" Everywhere
         "keep the last image files when the job has ended well"
         Job(|options, _| { options.images.keep = true; Ok(()) });
+    "--store" "PLACE[,PLACE]" "" RunOrEnvironment
+        "copy complete waves there: dir:/PATH, server:HOST[:PORT], s3://BUCKET/PREFIX, gs://, az://; each may have \
+         ;every=N;rate=SIZE;keep=N. server:HOST;start: the job starts it. peers:N: each image to N other nodes of the \
+         job (1). parity:N+M: instead, M pieces of parity for N images of a wave, on other nodes. local: each stays on \
+         its own node, as always"
+        Job(|options, value| add_places(&mut options.images, value));
+    "--store-key" "FILE" "" Everywhere
+        "encrypt what goes there with the key in FILE"
+        Job(|options, value| file(value).map(|path| options.images.store_key = Some(path)));
     "--local-copies" "on|off" "on" RunOrEnvironment
         "keep images in memory beside their files: only a rank that has lost its own reads its file"
         Job(|options, value| on_or_off(value).map(|is_on| options.images.local_copies = is_on));
@@ -374,6 +406,9 @@ table! {
     "--channel-memory" "ADDR:PORT" "127.0.0.1:0" RunOrEnvironment
         "where the channel memory listens"
         Job(|options, value| address(value).map(|address| options.memories.address = address));
+    "--channel-memory-hosts" "HOSTS" "" RunOrEnvironment
+        "hosts that run channel memories, and no rank: a,b:2"
+        Job(memory_hosts);
 }
 "Trying it out" {
     "--fault" "SPEC" "" Everywhere
@@ -392,13 +427,25 @@ table! {
         Job(|options, _| { options.output.quiet = true; Ok(()) });
     "--json-events" "FILE" "" Everywhere
         "write what happens as JSON, one object a line"
-        Job(|options, value| { options.output.json_events = Some(PathBuf::from(value)); Ok(()) });
+        Job(|options, value| { options.output.reports.json_events = Some(PathBuf::from(value)); Ok(()) });
     "--stats" "" "" Everywhere
         "print at the end what messages, checkpoints and recoveries have cost"
-        Job(|options, _| { options.output.stats = true; Ok(()) });
+        Job(|options, _| { options.output.reports.stats = true; Ok(()) });
     "--stats-json" "FILE" "" Everywhere
         "write that into this file as JSON"
-        Job(|options, value| { options.output.stats_json = Some(PathBuf::from(value)); Ok(()) });
+        Job(|options, value| { options.output.reports.stats_json = Some(PathBuf::from(value)); Ok(()) });
+    "--metrics" "ADDR:PORT" "" Everywhere
+        "answer there with metrics of the job (OpenMetrics, http://ADDR:PORT/metrics)"
+        Job(|options, value| address(value).map(|address| options.output.reports.metrics = Some(address)));
+    "--metrics-file" "FILE" "" Everywhere
+        "write them into this file every 5 s, and at the end"
+        Job(|options, value| { options.output.reports.metrics_file = Some(PathBuf::from(value)); Ok(()) });
+    "--notify" "COMMAND" "" Everywhere
+        "run this command of the shell when ranks fail or recover, and at the end; $NOTIFY_EVENT says what it is"
+        Job(|options, value| { options.output.reports.notify = Some(value.into()); Ok(()) });
+    "--no-config" "" "" RunOrEnvironment
+        "read no configuration files; resurgo config tells which there are"
+        Job(|options, _| { options.without_files = true; Ok(()) });
     "-h --help" "" "" RunOrResume
         "print this"
         Help;

@@ -7,7 +7,7 @@ use super::*;
 use resurgo_protocol::Protocol;
 
 fn parse_words(line: &str) -> Result<Request, String> {
-    parse(line.split_whitespace().map(OsString::from).collect(), |_| None)
+    parse(line.split_whitespace().map(OsString::from).collect(), &[], |_| None)
 }
 
 fn options(line: &str) -> Options {
@@ -44,6 +44,24 @@ fn what_people_type_at_mpiexec() {
 }
 
 #[test]
+fn other_nodes_are_a_place_of_images() {
+    let of = |line: &str| {
+        let images = options(line).images;
+        (images.peers, images.places.len())
+    };
+    assert_eq!(of("--nodes 3 ./a"), (None, 0));
+    assert_eq!(of("--nodes 3 --store peers:2 ./a"), (Some(2), 0));
+    assert_eq!(of("--checkpoint-dir d --store dir:/p,peers:0 ./a"), (Some(0), 1));
+    assert_eq!(of("--checkpoint-dir d --store server:a,peers:3,b ./a"), (Some(3), 1));
+    assert_eq!(
+        of("--checkpoint-dir d --store local,peers:1,s3://b/p;every=10 ./a"),
+        (Some(1), 1)
+    );
+    assert!(options("--store local ./a").images.names_local);
+    assert!(!options("./a").images.names_levels());
+}
+
+#[test]
 fn options_of_our_own() {
     let options = options(
         "--protocol pessimistic --max-restarts 3 --max-restarts-per-rank=2 --log-memory 1.5G --log-prefault 0 \
@@ -56,7 +74,9 @@ fn options_of_our_own() {
     assert_eq!(options.faults, ["rank=1,at=3s", "rank=2,at=4s"]);
     assert_eq!(options.loggers.address.port(), 7000);
     assert_eq!(options.spin, Some(Duration::from_micros(20)));
-    assert!(options.output.quiet && options.log.spill_directory.is_some() && options.output.json_events.is_some());
+    assert!(
+        options.output.quiet && options.log.spill_directory.is_some() && options.output.reports.json_events.is_some()
+    );
 }
 
 #[test]
@@ -68,7 +88,7 @@ fn the_environment_gives_options_and_the_command_line_wins() {
         "RESURGO_FAULT" => Some("rank=0,at=1s;rank=1,at=2s".into()),
         _ => None,
     };
-    let parse = |line: &str| match parse(line.split_whitespace().map(OsString::from).collect(), variable) {
+    let parse = |line: &str| match parse(line.split_whitespace().map(OsString::from).collect(), &[], variable) {
         Ok(Request::Run(options)) => *options,
         other => panic!("{line}: {other:?}"),
     };
@@ -82,6 +102,29 @@ fn the_environment_gives_options_and_the_command_line_wins() {
     assert_eq!(
         parse("--fault rank=0,at=5s --fault rank=0,at=6s ./a").faults,
         ["rank=0,at=5s", "rank=0,at=6s"]
+    );
+}
+
+#[test]
+fn places_on_the_command_line_replace_those_of_the_environment() {
+    let variable = |name: &str| (name == "RESURGO_STORE").then(|| "dir:/a;every=2,dir:/b".into());
+    let shown = |line: &str| {
+        let line = format!("--checkpoint-dir /images {line} ./a");
+        let Ok(Request::Run(options)) = parse(line.split_whitespace().map(OsString::from).collect(), &[], variable)
+        else {
+            panic!("{line}");
+        };
+        let places = options.images.places.into_iter();
+        places.map(|place| place.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(""), ["dir:/a;every=2;keep=2", "dir:/b;every=1;keep=2"]);
+    assert_eq!(
+        shown("--store dir:/b --store dir:/c,server:h"),
+        [
+            "dir:/b;every=1;keep=2",
+            "dir:/c;every=1;keep=2",
+            "server:h;every=1;keep=2"
+        ]
     );
 }
 
@@ -133,7 +176,7 @@ fn local_copies_are_on_unless_said() {
     }
     let variable = |name: &str| (name == "RESURGO_LOCAL_COPIES").then(|| "off".into());
     let words = |line: &str| line.split_whitespace().map(OsString::from).collect();
-    match parse(words("--checkpoint-dir d ./a"), variable) {
+    match parse(words("--checkpoint-dir d ./a"), &[], variable) {
         Ok(Request::Run(options)) => assert!(!options.images.local_copies),
         other => panic!("{other:?}"),
     }
@@ -190,6 +233,51 @@ fn errors_name_what_is_wrong() {
         ("--checkpoint-dir d --checkpoint-compress zstd3 ./a", "from 1 to 19"),
         ("--checkpoint-compress zstd ./a", "needs --checkpoint-dir"),
         ("--checkpoint-keep ./a", "needs --checkpoint-dir"),
+        ("--store dir:/p ./a", "needs --checkpoint-dir"),
+        ("--checkpoint-dir d --store p ./a", "is no place"),
+        ("--nodes 3 --store peers:x ./a", "a number from 0 to 64"),
+        ("--nodes 3 --store parity:8 ./a", "write parity:N+M, as in parity:8+2"),
+        ("--nodes 3 --store parity:8+x ./a", "write parity:N+M"),
+        ("--nodes 3 --store parity:0+1 ./a", "both at least 1"),
+        ("--nodes 3 --store parity:8+0 ./a", "both at least 1"),
+        ("--nodes 3 --store parity:255+2 ./a", "at most 256 together"),
+        ("--nodes 3 --store parity:4294967295+1 ./a", "at most 256 together"),
+        ("--nodes 3 --store parity:2+1,parity:3+1 ./a", "named twice"),
+        ("--nodes 3 --store parity:2+1,peers:1 ./a", "name one of both"),
+        ("--nodes 3 --store peers:0 --store parity:2+1 ./a", "name one of both"),
+        (
+            "--nodes 3 --protocol pessimistic --tolerate node --store parity:2+1 ./a",
+            "needs waves of all ranks, which a job with --protocol pessimistic --tolerate node has not: use peers:1",
+        ),
+        (
+            "--nodes 3 --protocol channel-memory --store parity:2+1 ./a",
+            "use peers:1",
+        ),
+        (
+            "--nodes 3 --protocol hierarchical --store parity:2+1 ./a",
+            "leave it out",
+        ),
+        ("--nodes 3 --protocol none --store parity:2+1 ./a", "leave it out"),
+        ("--nodes 3 --store peers:2,peers:3 ./a", "named twice"),
+        ("--store local;every=2 ./a", "takes no options"),
+        ("--protocol none --store local ./a", "has no images"),
+        (
+            "--checkpoint-dir d --local-copies off --store local ./a",
+            "leave one of them out",
+        ),
+        (
+            "--nodes 3 --protocol pessimistic --store peers:2 ./a",
+            "of no use there",
+        ),
+        (
+            "--checkpoint-dir d --store dir:/p --protocol pessimistic ./a",
+            "complete waves of all ranks",
+        ),
+        (
+            "--checkpoint-dir d --store dir:/p --protocol channel-memory ./a",
+            "complete waves of all ranks",
+        ),
+        ("--checkpoint-dir d --store-key k ./a", "none is named"),
         ("--checkpoint-dir= ./a", "write the name of a directory"),
         (
             "--checkpoint-every daly --mtbf 0 ./a",
@@ -312,7 +400,6 @@ fn errors_name_what_is_wrong() {
             "the nearest is --groups-at-once 2",
         ),
         ("--tolerate node --protocol group ./a", "does not tolerate"),
-        ("--tolerate node --protocol hierarchical ./a", "does not tolerate"),
         (
             "-n 4 --protocol hierarchical --groups dynamic ./a",
             "stay the same; the nearest is --groups static",
@@ -344,6 +431,16 @@ fn errors_name_what_is_wrong() {
         ),
         ("--channel-memory here ./a", "not an address and a port"),
         ("--channel-memories 1 ./a", "are for --protocol channel-memory"),
+        ("--channel-memory-hosts a ./a", "are for --protocol channel-memory"),
+        ("--protocol channel-memory --channel-memory-hosts a:2 ./a", "1 at most"),
+        (
+            "--protocol channel-memory --channel-memory-hosts a --channel-memories 1 ./a",
+            "write HOST:2",
+        ),
+        (
+            "--protocol channel-memory --channel-memory-hosts , ./a",
+            "names no host",
+        ),
         ("--protocol causal --channel-memory 127.0.0.1:0 ./a", "causal has none"),
         (
             "--protocol channel-memory --channel-memories 0 ./a",
@@ -351,7 +448,7 @@ fn errors_name_what_is_wrong() {
         ),
         (
             "-n 2 --protocol channel-memory --channel-memories 3 ./a",
-            "--channel-memories 2 at most",
+            "more than the 2 ranks that they serve; 2 at most",
         ),
         ("--protocol channel-memory --channel-memories 99 ./a", "at most 64"),
         ("--protocol channel-memory --tolerate node ./a", "leave --tolerate out"),
@@ -370,6 +467,10 @@ fn errors_name_what_is_wrong() {
         ("--protocol chanel-memory ./a", "did you mean channel-memory?"),
         ("--spin soon ./a", "not a duration"),
         ("--stats-json a --json-events a ./a", "files of their own"),
+        (
+            "--stats-json a --metrics-file a ./a",
+            "--stats-json and --metrics-file need files of their own",
+        ),
         ("--checkpoint-every now ./a", "not a duration"),
         ("--checkpoint-every 1ms ./a", "must be at least 10ms"),
         ("--checkpoint-policy round-robbin ./a", "did you mean round-robin?"),
@@ -408,7 +509,7 @@ fn errors_name_what_is_wrong() {
 #[test]
 fn a_value_may_look_like_an_option_where_it_is_meant() {
     let options = options("--json-events=-n -env A -l -env B=-n -genv C=1=2 -x D=4 -x E ./a");
-    assert_eq!(options.output.json_events, Some("-n".into()));
+    assert_eq!(options.output.reports.json_events, Some("-n".into()));
     let pairs = |pairs: &[(&str, &str)]| -> Vec<(OsString, OsString)> {
         pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
     };
@@ -460,12 +561,12 @@ fn every_option_is_known_once() {
     }
 }
 
-/// An entry of the reference: what stands before the colon of a list item, without line breaks.
+/// An entry of the reference: the part of a list item before the colon, without line breaks.
 fn entries(page: &str) -> Vec<String> {
     let mut entries = Vec::new();
     for item in page.split("\n- ").skip(1) {
         let item = item.split("\n\n").next().unwrap_or_default().replace("\n  ", " ");
-        // Colons inside of code are no ends.
+        // A colon inside code is no end.
         let mut is_code = false;
         let mut depth = 0;
         let mut end = item.len();
@@ -486,7 +587,7 @@ fn entries(page: &str) -> Vec<String> {
     entries
 }
 
-/// The pieces of code in an entry that begin with a dash, or the variables.
+/// The pieces of code in an entry: options, which begin with a dash, or variables.
 fn code(entry: &str) -> Vec<&str> {
     entry.split('`').skip(1).step_by(2).collect()
 }
@@ -501,7 +602,7 @@ fn the_reference_has_every_option_and_no_other() {
         .collect();
     for line in table::options() {
         let name = line.names().next().unwrap();
-        // It has a section of its own.
+        // This option has a section of its own.
         if line.is("fault") {
             assert!(page.contains("`--fault SPEC`") && page.contains("`RESURGO_FAULT`"));
             continue;
@@ -551,7 +652,7 @@ fn the_guide_lists_what_can_be_given_anew() {
     let page = include_str!("../../../../docs/guide/checkpointing.md");
     let (_, list) = page.split_once("**Options that can be given anew**: ").unwrap();
     let list = list.split(". ").next().unwrap();
-    // Several begin alike, and are written by what differs: `-share`, `--max-restarts…`.
+    // Options that begin alike are written by their different part: `-share`, `--max-restarts…`.
     let means = |code: &str, line: &table::Line| {
         let bare = code.trim_start_matches('-');
         match bare.strip_suffix('…') {

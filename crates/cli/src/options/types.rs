@@ -1,4 +1,4 @@
-//! What a command line says.
+//! The content of a command line.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::Protocol;
-use resurgo_runtime::dispatcher::{Launcher, Listeners, Order, Period};
+use resurgo_protocol::modes::Modes;
+use resurgo_protocol::placement::Parity;
+use resurgo_runtime::dispatcher::{Launcher, Listeners, Order, Period, Reports};
 use resurgo_runtime::pattern::Pattern;
+use resurgo_store::Described;
 use resurgo_wire::handshake::Server;
 
 use resurgo_runtime::binding::Unit;
 
-/// What to pass on of the environment of `resurgo run`.
+/// The part of `resurgo run`'s environment to pass on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inherit {
     All,
@@ -21,7 +24,7 @@ pub enum Inherit {
     Listed(Vec<String>),
 }
 
-/// Hosts that are asked for, by the option as it was written.
+/// Hosts that the user asks for, with the option as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
     Listed(String, String),
@@ -31,7 +34,7 @@ pub enum Hosts {
 /// One program of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramOptions {
-    /// 0: nothing is said, until it is known where they run.
+    /// 0: not given; set once it is known where they run.
     pub ranks: usize,
     pub directory: Option<PathBuf>,
     pub inherit: Option<Inherit>,
@@ -62,7 +65,7 @@ pub struct Options {
     pub output: Output,
     pub ends: Ends,
     pub protocol: Protocol,
-    /// What `--protocol auto` means for this job, when it was asked for by name or is not what it mostly is.
+    /// What `--protocol auto` means for this job, if the user named auto or the choice is unusual.
     pub choice: Option<&'static str>,
     pub tolerate_node: bool,
     pub loggers: Loggers,
@@ -70,22 +73,24 @@ pub struct Options {
     pub groups: Groups,
     pub log: Log,
     pub images: Images,
-    /// Go on with the job of this command line if it is suspended.
+    /// Go on with the suspended job of this command line, if there is one.
     pub resume_if_any: bool,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
-    /// Chosen from the number of cores when absent.
+    /// Absent: chosen from the number of cores.
     pub spin: Option<Duration>,
-    /// The names of options of the job that command line or environment have given.
+    /// Configuration files are left out.
+    pub without_files: bool,
+    /// The names of the job's options that the command line, the environment or a file gives.
     pub given: Vec<&'static str>,
 }
 
-/// What all programs get of the environment.
+/// What all programs get from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     pub inherit: Inherit,
     pub set: Vec<(OsString, OsString)>,
-    /// Variables that all programs get, also when they get nothing else of it.
+    /// Variables that all programs get, even if they get nothing else of it.
     pub exported: Vec<String>,
 }
 
@@ -93,39 +98,40 @@ pub struct Environment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nodes {
     pub hosts: Vec<Hosts>,
-    /// So many nodes, all on this machine.
+    /// How many nodes, all on this machine.
     pub count: Option<usize>,
-    /// Ranks that a node takes in turn, instead of its slots.
+    /// Ranks that a node takes in one turn, instead of its slots.
     pub per_node: Option<u32>,
-    /// So many of the nodes, the last ones, are kept for ranks whose nodes are lost.
+    /// How many of the nodes, the last ones, are kept for ranks whose nodes are lost.
     pub spares: usize,
-    /// So many may be missing when the job begins.
+    /// How many nodes may be missing when the job begins.
     pub may_miss: usize,
-    /// Where the token for nodes that join is, or goes; the port at which they are waited for.
+    /// Where the token for joining nodes is, or goes; and the port where they join.
     pub token_file: Option<PathBuf>,
     pub join_port: u16,
-    /// How a node hears that it is about to be taken away.
+    /// How a node hears that it will be taken away.
     pub preempt_signal: Option<Signal>,
     pub preempt_file: Option<PathBuf>,
-    /// The interface whose addresses nodes tell.
+    pub preempt_url: Option<String>,
+    /// The interface whose addresses nodes announce.
     pub interface: Option<String>,
-    /// Found by itself when absent.
+    /// Absent: found automatically.
     pub launcher: Option<Launcher>,
     /// Used instead of ssh or srun.
     pub launcher_file: Option<PathBuf>,
     /// How long a node may be silent.
     pub lease: Duration,
-    /// What they say to one another is encrypted.
+    /// Whether nodes encrypt what they say to one another.
     pub is_encrypted: bool,
 }
 
 impl Nodes {
-    /// They are said, and not only how they are used.
+    /// Whether nodes are named, beyond how they are used.
     pub fn names_nodes(&self) -> bool {
         !self.hosts.is_empty() || self.count.is_some()
     }
 
-    /// Host files are named from the current directory, wherever the job was started.
+    /// Makes host files relative to the current directory, wherever the job was started.
     pub fn name_files_from_here(&mut self) -> Result<(), String> {
         for hosts in &mut self.hosts {
             if let Hosts::InFile(option, file) = hosts {
@@ -136,7 +142,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// A job that goes on is on others.
+    /// Forgets the nodes: a job that goes on runs on others.
     pub fn forget_nodes(&mut self) {
         (self.hosts, self.count, self.spares) = (Vec::new(), None, 0);
         (self.launcher, self.launcher_file) = (None, None);
@@ -144,37 +150,34 @@ impl Nodes {
     }
 }
 
-/// On which processors ranks run, and in which order they take them.
+/// Which processors ranks run on, and in which order they take them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binding {
-    /// As it is written, and what that means.
+    /// As written, and the meaning.
     pub to: Option<(String, Unit)>,
     pub by: Option<(String, Unit)>,
 }
 
 impl Binding {
-    /// As it is written; what orders ranks means nothing alone.
+    /// As written; the order alone means nothing.
     pub fn words(&self) -> Vec<String> {
         let by = self.by.iter().filter(|_| self.to.is_some());
         self.to.iter().chain(by).map(|(word, _)| word.clone()).collect()
     }
 }
 
-/// What is printed and written, and how.
+/// What is printed and written, and in which form.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Output {
-    /// What stands before every line of output.
+    /// The text before every line of output.
     pub label: Option<Pattern>,
     /// Files for standard output and standard error of each rank.
     pub files: [Option<Pattern>; 2],
     pub quiet: bool,
     pub verbose: bool,
-    /// The exit code of every rank, at the end.
+    /// Print the exit code of every rank at the end.
     pub exit_codes: bool,
-    pub json_events: Option<PathBuf>,
-    /// Print the measurements at the end, and write them into a file.
-    pub stats: bool,
-    pub stats_json: Option<PathBuf>,
+    pub reports: Reports,
 }
 
 /// When the job ends early.
@@ -182,14 +185,18 @@ pub struct Output {
 pub struct Ends {
     pub restarts: u64,
     pub restarts_per_rank: u64,
-    /// After its start.
+    /// Time after its start.
     pub timeout: Option<Duration>,
-    /// How long ranks may take to end when a signal has ended the job.
+    /// How long ranks may take to end after a signal has ended the job.
     pub grace: Duration,
     pub time_limit: Option<TimeLimit>,
+    /// The program deals with failures itself.
+    pub survives: bool,
+    /// By FT-MPI's rules.
+    pub modes: Option<Modes>,
 }
 
-/// Event loggers, where the loss of a node is tolerated, and what messages carry for it.
+/// Event loggers, for jobs that tolerate the loss of a node, and what messages carry for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loggers {
     pub count: usize,
@@ -207,22 +214,24 @@ pub struct Memories {
     pub count: usize,
     /// Where the first of them listens.
     pub address: SocketAddr,
+    /// Hosts that run them, and how many each; none: they run beside `resurgo run`.
+    pub hosts: Vec<(String, u32)>,
 }
 
 /// Groups of ranks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// What `--groups` says, as written.
+    /// The value of `--groups`, as written.
     pub how: Option<String>,
     pub size: Option<usize>,
-    /// Most groups that write their images at the same time.
+    /// The most groups that write their images at the same time.
     pub at_once: u32,
 }
 
 /// Message logs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Log {
-    /// Bytes; chosen from the machine's memory when absent.
+    /// Bytes. Absent: chosen from the machine's memory.
     pub memory: Option<u64>,
     pub prefault: u64,
     pub spill_directory: Option<PathBuf>,
@@ -231,34 +240,56 @@ pub struct Log {
 /// Images of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Images {
-    /// How often there is one of each rank.
+    /// How often each rank gets an image.
     pub period: Period,
     /// The part of the job's time that images may take.
     pub share: f64,
     /// As written: see [`super::policy`].
     pub policy: String,
     pub order: Order,
-    /// Most images that are taken or written at the same time.
+    /// The most images that are taken or written at the same time.
     pub in_flight: Option<usize>,
-    /// The job's mean time between failures, for the best period.
+    /// The job's mean time between failures, from which the best period follows.
     pub mtbf: Option<Duration>,
     /// As written, like the faults.
     pub at: Vec<String>,
-    /// Takes images now; the other signals go to the ranks.
+    /// The signal that takes images now; other signals go to the ranks.
     pub signal: Option<Signal>,
-    /// Where images are written into files as well.
+    /// Where images are also written into files.
     pub directory: Option<PathBuf>,
     /// Level of zstd.
     pub compress: Option<u8>,
     pub keep: bool,
     /// Images stay in memory beside their files.
     pub local_copies: bool,
+    /// Where recorded waves are copied.
+    pub places: Vec<Described>,
+    /// The level that is always there is named, too: the images of each node itself.
+    pub names_local: bool,
+    /// So many other nodes have each image.
+    pub peers: Option<u32>,
+    /// Or parity of images of waves.
+    pub parity: Option<Parity>,
+    /// The file with the key that seals what goes there.
+    pub store_key: Option<PathBuf>,
 }
 
-/// When the job has to be off the machine.
+impl Images {
+    /// The user says where images go.
+    pub fn names_levels(&self) -> bool {
+        self.names_local || self.peers.is_some() || !self.places.is_empty()
+    }
+
+    pub fn forget_levels(&mut self) {
+        (self.names_local, self.peers) = (false, None);
+        self.places.clear();
+    }
+}
+
+/// When the job must be off the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeLimit {
-    /// So long after its start.
+    /// This long after its start.
     After(Duration),
     /// When Slurm ends the present job.
     Slurm,
@@ -275,7 +306,7 @@ pub enum Request {
 const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Options {
-    /// Nothing is said yet, not even what is the default.
+    /// No option is given yet, not even a default.
     pub fn empty() -> Options {
         Options {
             programs: Vec::new(),
@@ -300,6 +331,7 @@ impl Options {
             memories: Memories {
                 count: 0,
                 address: NO_ADDRESS,
+                hosts: Vec::new(),
             },
             groups: Groups::default(),
             log: Log::default(),
@@ -316,20 +348,32 @@ impl Options {
                 compress: None,
                 keep: false,
                 local_copies: false,
+                places: Vec::new(),
+                names_local: false,
+                peers: None,
+                parity: None,
+                store_key: None,
             },
             resume_if_any: false,
             faults: Vec::new(),
             spin: None,
+            without_files: false,
             given: Vec::new(),
         }
     }
 
-    /// Whether command line or environment have given an option of the job.
+    /// Whether its images are of use when their nodes are lost. Those of single ranks are not without the logs there.
+    pub fn outlives_nodes(&self) -> bool {
+        let alone = self.tolerate_node && self.protocol.recovers_alone_elsewhere();
+        self.has_images() && (self.protocol.images_outlive_nodes() || alone)
+    }
+
+    /// Whether the command line or the environment gives this option of the job.
     pub fn has(&self, name: &str) -> bool {
         self.given.contains(&name)
     }
 
-    /// Ranks can have images.
+    /// Whether ranks can have images.
     pub fn has_images(&self) -> bool {
         self.protocol.has_images()
     }
@@ -342,7 +386,7 @@ impl Options {
     /// The servers that the job has.
     pub fn servers(&self) -> Vec<Listeners> {
         let memories = match self.protocol {
-            Protocol::ChannelMemory => self.memories.count,
+            Protocol::ChannelMemory if self.memories.hosts.is_empty() => self.memories.count,
             _ => 0,
         };
         let kinds = [
@@ -351,7 +395,12 @@ impl Options {
         ];
         let wanted = kinds.into_iter().filter(|(_, count, _)| *count > 0);
         wanted
-            .map(|(kind, count, first)| Listeners { kind, count, first })
+            .map(|(kind, count, first)| Listeners {
+                kind,
+                count,
+                first,
+                are_encrypted: self.nodes.is_encrypted,
+            })
             .collect()
     }
 

@@ -1,4 +1,4 @@
-//! What the values of options mean, and the options that need more than a line of the table.
+//! The meaning of options' values, and the options that need more than a line of the table.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,16 +6,20 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::Protocol;
+use resurgo_protocol::modes::{MESSAGES, Modes, NAMES, STRICT};
+use resurgo_protocol::placement::Parity;
 use resurgo_runtime::dispatcher::{Launcher, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::units::{parse_duration, parse_size};
+use resurgo_store::Places;
 use resurgo_wire::node_memory::{CLOCK_SPREADS, MAX_LOG_SEGMENTS, MAX_RANKS, SEGMENT};
 
-use super::types::{Hosts, Options, TimeLimit};
+use super::hosts;
+use super::types::{Hosts, Images, Options, TimeLimit};
 use super::written::{Written, separate};
 use crate::near::nearest;
 
-/// What the papers call some of the protocols, in lower case.
+/// The papers' names of some of the protocols, in lower case.
 const IN_PAPERS: &[(&str, &str)] = &[
     ("mpich-v1", "channel-memory"),
     ("mpich-v2", "pessimistic"),
@@ -30,7 +34,7 @@ const IN_PAPERS: &[(&str, &str)] = &[
     ("logon", "causal --tolerate node --reduction logon"),
 ];
 
-/// Most nodes that this machine plays.
+/// The most nodes that this machine can play.
 const MOST_NODES: usize = 64;
 
 /// The number of `value` among `names`.
@@ -45,6 +49,22 @@ pub fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, String> {
         None => format!("there are {}", names.join(", ")),
     };
     Err(format!("there is no {what} {value:?}; {hint}"))
+}
+
+/// FT-MPI's modes.
+pub fn modes(options: &mut Options, value: &str) -> Result<(), String> {
+    let modes = Modes::parse(value).ok_or_else(|| {
+        let names = |names: &[&str]| names.join(" or ");
+        let (becomes, messages) = (NAMES.map(|(name, _)| name), MESSAGES.map(|(name, _)| name));
+        format!(
+            "there is no mode {value:?}; it is {}, then perhaps a comma and {}, and perhaps a comma and {STRICT}",
+            names(&becomes),
+            names(&messages)
+        )
+    })?;
+    options.ends.survives = true;
+    options.ends.modes = Some(modes);
+    Ok(())
 }
 
 pub fn number(value: &str) -> Result<u64, String> {
@@ -72,7 +92,7 @@ pub fn groups_at_once(value: &str) -> Result<u32, String> {
     }
 }
 
-/// How many servers there are.
+/// The number of servers.
 pub fn servers(value: &str, most: usize) -> Result<usize, String> {
     match number(value)? {
         count if count > most as u64 => Err(format!("must be at most {most}")),
@@ -88,7 +108,7 @@ pub fn nodes(value: &str) -> Result<usize, String> {
     }
 }
 
-/// A signal that nobody else waits for.
+/// A signal for notices that nothing else waits for.
 pub fn notice(value: &str) -> Result<Signal, String> {
     let name = value.strip_prefix("SIG").unwrap_or(value);
     match name {
@@ -137,7 +157,7 @@ pub fn mtbf(value: &str) -> Result<Duration, String> {
     }
 }
 
-/// Microseconds; a unit may be written all the same.
+/// Microseconds; a unit may be written as well.
 pub fn microseconds(value: &str) -> Result<Duration, String> {
     match value.ends_with('s') {
         true => parse_duration(value),
@@ -151,7 +171,7 @@ pub fn time_limit(value: &str) -> Result<TimeLimit, String> {
     }
     let limit = parse_duration(value).map_err(|error| format!("{error}; or write slurm for the limit of its job"))?;
     match limit {
-        // It would be suspended before it has done anything, whenever it goes on.
+        // The job would be suspended before it did anything, each time it goes on.
         Duration::ZERO => Err("must be greater than 0; leave it out for no limit".to_string()),
         limit => Ok(TimeLimit::After(limit)),
     }
@@ -175,6 +195,72 @@ pub fn share(text: &str) -> Result<f64, String> {
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent / 100.0),
         _ => Err(format!("{text:?} is not a share of the time: write 0.1% to 100%")),
     }
+}
+
+/// The place of images that is the node itself.
+const LOCAL: &str = "local";
+/// The place of images that is the job's other nodes.
+const PEERS: &str = "peers:";
+const MOST_PEERS: u32 = 64;
+/// The same, with parity in place of copies.
+const PARITY: &str = "parity:";
+/// The most images and pieces of a set.
+const MOST_OF_SET: u32 = 256;
+
+/// From `parity:8+2`.
+fn parity(part: &str) -> Result<Parity, String> {
+    let numbers = part.trim_start_matches(PARITY).split_once('+');
+    let numbers = numbers.and_then(|(data, parity)| Some((data.parse().ok()?, parity.parse().ok()?)));
+    match numbers {
+        Some((data @ 1..=MOST_OF_SET, parity @ 1..=MOST_OF_SET)) if data + parity <= MOST_OF_SET => {
+            Ok(Parity { data, parity })
+        }
+        _ => Err(format!(
+            "{part:?}: write {PARITY}N+M, as in {PARITY}8+2: N images have M pieces of parity, both at least 1 and at most \
+             {MOST_OF_SET} together"
+        )),
+    }
+}
+
+/// Adds what one `--store` names to what others have named.
+pub fn add_places(images: &mut Images, text: &str) -> Result<(), String> {
+    let is_local = |part: &&str| part.split(';').next() == Some(LOCAL);
+    let (local, others): (Vec<&str>, Vec<&str>) = text.split(',').partition(is_local);
+    if let Some(part) = local.iter().find(|part| **part != LOCAL) {
+        return Err(format!("{part:?}: {LOCAL} has every image, and takes no options"));
+    }
+    images.names_local |= !local.is_empty();
+    let (with_parity, others): (Vec<&str>, Vec<&str>) = others.into_iter().partition(|part| part.starts_with(PARITY));
+    for part in &with_parity {
+        if images.parity.replace(parity(part)?).is_some() {
+            return Err(format!("{PARITY} is named twice"));
+        }
+    }
+    let (peers, others): (Vec<&str>, Vec<&str>) = others.into_iter().partition(|part| part.starts_with(PEERS));
+    for part in &peers {
+        let number = part.trim_start_matches(PEERS).parse().ok();
+        let number = number.filter(|number| *number <= MOST_PEERS);
+        let number = number.ok_or_else(|| format!("{part:?}: write {PEERS} and a number from 0 to {MOST_PEERS}"))?;
+        if images.peers.replace(number).is_some() {
+            return Err(format!("{PEERS} is named twice"));
+        }
+    }
+    if images.peers.is_some() && images.parity.is_some() {
+        return Err(format!(
+            "images have either copies ({PEERS}) or parity ({PARITY}): name one of both"
+        ));
+    }
+    if others.is_empty() {
+        return Ok(());
+    }
+    let places = &mut images.places;
+    for place in Places::parse(&others.join(","))?.0 {
+        if places.iter().any(|other| other.location == place.location) {
+            return Err(format!("{:?} is named twice", place.shown));
+        }
+        places.push(place);
+    }
+    Ok(())
 }
 
 /// Bytes of the message log of a rank.
@@ -214,7 +300,7 @@ pub fn on_or_off(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Whether the loss of a node is to be survived.
+/// Whether the job survives the loss of a node.
 pub fn tolerate(value: &str) -> Result<bool, String> {
     match value {
         "process" => Ok(false),
@@ -251,6 +337,13 @@ pub fn directory(value: &str) -> Result<PathBuf, String> {
     }
 }
 
+pub fn file(value: &str) -> Result<PathBuf, String> {
+    match value {
+        "" => Err("write the name of a file".to_string()),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
 pub fn file_pattern(value: &str) -> Result<Pattern, String> {
     match value {
         "" => Err("write the name of a file, as out.%r".to_string()),
@@ -278,6 +371,14 @@ pub fn groups(options: &mut Options, value: &str) -> Result<(), String> {
     Ok(())
 }
 
+pub fn memory_hosts(options: &mut Options, value: &str) -> Result<(), String> {
+    options.memories.hosts = hosts::of_list(value)?;
+    match options.memories.hosts.is_empty() {
+        true => Err("names no host; leave it out".to_string()),
+        false => Ok(()),
+    }
+}
+
 pub fn clock_spread(options: &mut Options, value: &str) -> Result<(), String> {
     options.loggers.clock_spread = choice(value, "way to spread clocks", &CLOCK_SPREADS)?;
     Ok(())
@@ -297,7 +398,7 @@ pub fn ranks(given: Written) -> Result<(), String> {
     Ok(())
 }
 
-/// A variable with a value, or one that the user has.
+/// A variable with a value, or the name of one that the user has.
 pub fn variable(given: Written) -> Result<(), String> {
     match given.values.first().and_then(|pair| separate(pair)) {
         Some([name, value]) => given.options.environment.set.push((name, value)),
@@ -324,7 +425,7 @@ pub fn hosts_in_file(given: Written) -> Result<(), String> {
     Ok(())
 }
 
-/// `config_file.rs` has read it, if it could.
+/// Refused here: `config_file.rs` has expanded the option if it could.
 pub fn config_file(given: Written) -> Result<(), String> {
     Err(format!(
         "{} names all programs: only other options may stand beside it",

@@ -1,4 +1,4 @@
-//! An option as it is written.
+//! An option as the user writes it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use super::types::{Inherit, Options, ProgramOptions};
 
-/// An option as it was written, with what it may set.
+/// An option as written, with what it may set.
 pub struct Written<'a> {
     pub options: &'a mut Options,
     pub program: &'a mut ProgramOptions,
     /// With its dashes.
     pub text: &'a str,
-    /// As many as the table says.
+    /// As many as the table requires.
     pub values: Vec<OsString>,
 }
 
@@ -46,7 +46,7 @@ impl Written<'_> {
     }
 }
 
-/// Makes two values of `NAME=VALUE`.
+/// Splits `NAME=VALUE` in two.
 pub fn separate(pair: &OsStr) -> Option<[OsString; 2]> {
     let bytes = pair.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'=')?;
@@ -54,7 +54,7 @@ pub fn separate(pair: &OsStr) -> Option<[OsString; 2]> {
     Some(parts.map(|part| OsStr::from_bytes(part).to_owned()))
 }
 
-/// An option, with the dashes taken away, and what follows its equals sign.
+/// An option without dashes, and the text behind its equals sign.
 pub fn split(text: &str) -> (&str, Option<&str>) {
     let bare = text.strip_prefix("--").or(text.strip_prefix('-')).unwrap_or(text);
     match bare.split_once('=') {

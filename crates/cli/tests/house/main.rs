@@ -20,13 +20,16 @@ const COLUMNS_OF_DOCS: usize = 120;
 /// The crates, each with those that it may use: only ones before it.
 const CRATES: &[(&str, &[&str])] = &[
     ("protocol", &[]),
+    ("parity", &["protocol"]),
     ("pmi", &[]),
     ("wire", &["protocol"]),
+    ("ft", &["protocol", "parity", "wire"]),
     ("image", &["wire"]),
+    ("store", &["wire"]),
     ("sim", &["protocol", "wire"]),
     ("fabric", &["protocol", "wire", "image"]),
-    ("runtime", &["protocol", "pmi", "wire", "image"]),
-    ("cli", &["protocol", "wire", "image", "runtime"]),
+    ("runtime", &["protocol", "parity", "pmi", "wire", "image", "store"]),
+    ("cli", &["protocol", "wire", "image", "store", "runtime"]),
 ];
 
 /// Modules of the runtime that do not know others: a process of its own each.

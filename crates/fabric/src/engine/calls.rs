@@ -1,4 +1,4 @@
-//! What the MPI library has asked for, and what it is told: receives, remote reads and writes, and finished operations.
+//! The MPI library's requests and their results: receives, remote reads and writes, and finished operations.
 
 use super::endpoints::Endpoints;
 use crate::completion::Completion;
@@ -12,9 +12,11 @@ use std::ffi::c_void;
 pub struct Calls {
     pub matching: Matching,
     pub completions: VecDeque<Completion>,
-    /// A multi-receive buffer with less room is given back.
+    /// A multi-receive buffer with less room goes back to the MPI library.
     pub min_multi_recv: usize,
     pub rma: Rma,
+    /// The next multi-receive buffer is refused: the MPI library gets an error.
+    pub refuses_buffer: bool,
     /// Open endpoints; all are the same to the engine.
     pub open: u32,
     /// A domain is open.
@@ -29,6 +31,7 @@ impl Calls {
             completions: VecDeque::with_capacity(1024),
             min_multi_recv: 0,
             rma: Rma::default(),
+            refuses_buffer: false,
             open: 0,
             in_use: false,
             endpoints: Endpoints::new(size),
@@ -41,13 +44,13 @@ impl Calls {
         self.matching.arrive(source, envelope, total, self.min_multi_recv)
     }
 
-    /// Posts a receive; a message that already waits for it is taken at once.
+    /// Posts a receive, which takes a waiting message at once.
     pub fn receive(&mut self, mut receive: Receive, tagged: bool) {
         while let Some(message) = self.matching.take(&receive, tagged) {
             if receive.multi.is_none() {
                 return self.give(message, receive);
             }
-            // A multi-receive buffer takes everything that waits, as long as there is room.
+            // A multi-receive buffer takes all waiting messages while there is room.
             let part = receive.part(message.total, self.min_multi_recv);
             let last = part.last_of_multi;
             self.give(message, part);
@@ -58,7 +61,7 @@ impl Calls {
         self.matching.post(receive, tagged);
     }
 
-    /// Hands a message that came early to its receive, now or when its last piece is there.
+    /// Hands an early message to its receive, now or when its last piece is there.
     pub fn give(&mut self, mut message: Box<Unexpected>, receive: Receive) {
         if !message.complete() {
             message.taken_by = Some(receive);
@@ -96,7 +99,7 @@ impl Calls {
         });
     }
 
-    /// Takes back a receive; it completes with FI_ECANCELED.
+    /// Cancels a receive; it completes with FI_ECANCELED.
     pub fn cancel(&mut self, context: *mut c_void) -> isize {
         let Some((receive, tagged)) = self.matching.cancel(context) else {
             return -FI_ENOENT;
@@ -182,7 +185,7 @@ mod tests {
         let mut room = [0u8; 6];
         calls.receive(receive(&mut room), true);
         assert!(calls.completions.is_empty());
-        // SAFETY: leaked by `give`, and nobody else has it.
+        // SAFETY: leaked by `give`, and no one else has it.
         let mut kept = unsafe { Box::from_raw(place.cast_mut()) };
         let taken_by = kept.taken_by.take().expect("a receive has taken it");
         kept.bytes.extend_from_slice(b"def");

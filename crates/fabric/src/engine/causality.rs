@@ -1,5 +1,5 @@
-//! Causal logging where the loss of a node is tolerated: what messages carry, what is taken in when they are delivered, and how a
-//! new life begins.
+//! Causal logging where the loss of a node is tolerated: what messages carry, what a delivery takes in, and how a new
+//! life begins.
 
 use super::pace::Pace;
 use crate::clock::ticks;
@@ -7,6 +7,7 @@ use crate::event_logger::{EventLogger, Found};
 use crate::knowledge::{self, Knowledge, Lives};
 use crate::log::{Entry, Reader};
 use crate::node::Node;
+use crate::record::Cursor;
 use resurgo_protocol::causal::{Causal, Collection, Event, Piggyback, Reduction};
 use resurgo_protocol::{Determinant, Rank, Recorded};
 use resurgo_wire::counters::Cost;
@@ -15,20 +16,20 @@ use resurgo_wire::node_memory::{self as nm, control};
 use resurgo_wire::piggyback;
 use std::sync::atomic::Ordering;
 
-/// Time between two exchanges with the event logger, unless there is much to say: nobody waits for it. What it acknowledges is
-/// carried no more, which matters when events are carried to more than one.
+/// Time between two exchanges with the event logger, unless many deliveries are pending: no rank waits for it. Messages
+/// no longer carry what it acknowledges, which matters with more than two ranks.
 const EXCHANGE_US: u64 = 1000;
 const EXCHANGE_SOON_US: u64 = 300;
-/// Of two ranks each tells the other of an event once, stable or not.
+/// With two ranks each tells the other of an event once, stable or not.
 const EXCHANGE_OF_TWO_US: u64 = 10_000;
 const MUCH: usize = 2048;
 /// A bound of what a message carries beside what events take: the clock and three counts.
 const HEAD: usize = 64;
-/// Bytes that room is asked for before a message is sent; what is more finds room or ends the job.
+/// Bytes of room asked for before a message is sent; a larger piggyback finds room or ends the job.
 const MOST_ROOM: usize = 64 << 10;
 
-/// One of so many piggybacks is timed, each way: to read the clock for all would take a good part of that time. Programs do not repeat
-/// themselves in such numbers.
+/// One of so many piggybacks is timed, each way: reading the clock for all would take a good part of that time.
+/// Programs do not repeat themselves in such numbers.
 const TIMED: u32 = 17;
 
 /// When to time the next one.
@@ -46,16 +47,16 @@ impl Timer {
     }
 }
 
-/// What this life knows, and what it has carried.
+/// What this life knows, and what its messages carried.
 pub struct Causality {
     causal: Causal,
     reduction: Reduction,
     knowledge: Knowledge,
-    /// The record that this life repeats, until it lies in the node memory.
+    /// The record that this life repeats, until it is in the node memory.
     pub collected: Vec<Recorded>,
-    /// What the event logger had of it.
+    /// The event logger's part of it.
     pub found: Option<Found>,
-    /// Room for one piggyback each way, and for what it says: nothing is allocated for a message.
+    /// Buffers for one piggyback each way and its contents: a message allocates nothing.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     piggyback: Piggyback,
@@ -63,25 +64,17 @@ pub struct Causality {
     preparing: Timer,
     absorbing: Timer,
     exchanged_at: u64,
-    /// Messages that have left since then, and events that they have carried.
+    /// Messages since then, and the events that they carried.
     carried: (usize, usize),
     /// Per rank, the stable clock told to the own event logger, where ranks tell it.
     told_logger: Vec<u64>,
 }
 
-fn reduction(node: &Node) -> Reduction {
-    match node.reduction {
-        0 => Reduction::Vcausal,
-        1 => Reduction::Manetho,
-        _ => Reduction::LogOn,
-    }
-}
-
 impl Causality {
     /// At the beginning of the program.
     pub fn new(node: &Node) -> Causality {
-        let (rank, size) = (node.rank as Rank, node.size);
-        let reduction = reduction(node);
+        let (rank, size) = (node.rank as Rank, node.ranks());
+        let reduction = Reduction::numbered(node.reduction);
         let several = node.event_loggers.len() > 1;
         let spreads = several && node.clock_spread == nm::SPREAD_PIGGYBACK;
         let causal = Causal::new(rank, size, reduction, spreads);
@@ -104,41 +97,65 @@ impl Causality {
         }
     }
 
-    /// A life begins in which the process has made `above` deliveries and read its channels up to these places: a later one with all that is
-    /// known anywhere, but to this rank's former lives.
-    pub fn begin(&mut self, node: &Node, above: u64, places: &[u64]) {
+    /// Ranks may have been spawned since this rank looked last. Call before the job's ranks are counted, or named.
+    #[inline]
+    fn grow(&mut self, ranks: usize) {
+        if ranks > self.causal.latest().len() {
+            self.causal.grow(ranks);
+            self.knowledge.grow(ranks);
+            if !self.told_logger.is_empty() {
+                self.told_logger.resize(ranks, 0);
+            }
+        }
+    }
+
+    /// A life begins; its process has made `above` deliveries and read its channels up to these places. A later life
+    /// begins with all that is known anywhere, except to this rank's former lives. `lost`: its record is lost, and is
+    /// needed from there on.
+    pub fn begin(&mut self, node: &Node, above: u64, lost: Option<u64>, places: &[u64]) {
         self.knowledge = Knowledge::new(node, self.causal.latest());
         self.told_logger.fill(0);
         if node.control(node.rank, control::INCARNATION).load(Ordering::Acquire) > 1 {
-            self.collect(node, above, places);
+            let covered = lost.unwrap_or_else(|| Cursor::covered(node));
+            self.collect(node, above, covered, places);
         } else {
             self.knowledge.tell(node, &[]);
         }
     }
 
-    /// A later life, which has made `above` deliveries, takes in all that is known anywhere, and finds what it has to repeat.
-    fn collect(&mut self, node: &Node, above: u64, places: &[u64]) {
+    /// A later life, after `above` deliveries, takes in all that is known anywhere, and finds what to repeat. On several
+    /// nodes its own node has that: what its former life knew there, or what all other nodes have told. This rank may have
+    /// to go back to older images: the record goes back to its `covered` deliveries, so it can be logged again.
+    fn collect(&mut self, node: &Node, above: u64, covered: u64, places: &[u64]) {
         let fail = |reason: String| -> ! { node.report(&format!("rank {} cannot be recovered: {reason}", node.rank)) };
         let life = node.control(node.rank, control::INCARNATION).load(Ordering::Acquire);
         let has_logger = !node.event_loggers.is_empty();
-        // Older images may have to be gone back to: the record goes back to them, so that it can be logged again.
-        let covered = node.covered(node.rank);
-        let mut collection = Collection::new(self.causal.clone(), life, has_logger);
-        if has_logger {
+        let logged = has_logger.then(|| {
             let (found, records) = EventLogger::recover(node, covered);
             self.found = Some(found);
-            collection.logged(covered, records);
-        }
+            records
+        });
         loop {
-            let (gathering, lives) = knowledge::gather(node, self.reduction).unwrap_or_else(|reason| fail(reason));
-            // It reads its channels from there: others must find there what it does not know yet.
-            for (source, place) in places.iter().enumerate() {
-                node.consumed(source, node.rank).store(*place, Ordering::Release);
+            let found = match node.moves {
+                true => knowledge::own(node),
+                false => knowledge::gather(node, self.reduction),
+            };
+            let (gathering, lives) = found.unwrap_or_else(|reason| fail(reason));
+            if !node.moves {
+                // It reads its channels from there: others must find there what it does not know yet.
+                for (source, place) in places.iter().enumerate() {
+                    node.consumed(source, node.rank).store(*place, Ordering::Release);
+                }
             }
-            let begun = gathering.begin(collection.clone(), above);
+            self.grow(node.ranks());
+            let mut collection = Collection::new(self.causal.clone(), life, has_logger);
+            if let Some(records) = &logged {
+                collection.logged(covered, records.clone());
+            }
+            let begun = gathering.begin(collection, above);
             let (causal, record) = begun.unwrap_or_else(|contradiction| fail(contradiction.to_string()));
             self.knowledge.tell(node, &causal.all());
-            if lives == Lives::now(node) {
+            if node.moves || lives == Lives::now(node) {
                 (self.causal, self.collected) = (causal, record);
                 return;
             }
@@ -151,13 +168,15 @@ impl Causality {
         self.knowledge.note_image(node, self.causal.latest());
     }
 
-    /// What images cover need not be known by anybody.
+    /// No rank needs to know deliveries that images cover.
     pub fn hear_images(&mut self, node: &Node) {
-        let covered = (0..node.ranks()).map(|rank| (rank as Rank, node.covered(rank)));
+        let ranks = node.ranks();
+        self.grow(ranks);
+        let covered = (0..ranks).map(|rank| (rank as Rank, node.covered(rank)));
         self.causal.learn_stable(covered);
     }
 
-    /// This rank delivers a message. Returns what the event logger must have before it has this.
+    /// This rank delivers a message. Returns the clock of the sender that the event logger must have first; 0: none.
     #[inline]
     pub fn deliver(&mut self, node: &Node, determinant: &Determinant, clock: u64) -> u64 {
         let known = self.causal.latest()[determinant.receiver as usize];
@@ -180,19 +199,19 @@ impl Causality {
         }
     }
 
-    /// What has just become known here.
+    /// Publishes events that this rank has just learned.
     #[inline]
     fn publish(&mut self, node: &Node, events: &[Event]) {
-        for event in events {
-            if self.knowledge.is_full() {
-                self.knowledge.replace(node, &self.causal.all());
-                return;
-            }
-            self.knowledge.add(node, event);
+        if events.is_empty() {
+            return;
+        }
+        match self.knowledge.has_room(events.len()) {
+            true => self.knowledge.add(node, events),
+            false => self.knowledge.replace(node, &self.causal.all()),
         }
     }
 
-    /// What the event logger misses.
+    /// The deliveries that the event logger lacks.
     pub fn to_log(&self, above: u64, records: &[Recorded]) -> Vec<Delivery> {
         let events = self.causal.to_log(above, records);
         events
@@ -201,9 +220,12 @@ impl Causality {
             .collect()
     }
 
-    /// The event loggers have said what is stable.
+    /// The event loggers report what is stable.
     pub fn hear(&mut self, node: &Node, logger: &mut EventLogger, clocks: &[(Rank, u64)]) {
         let own = (node.rank as Rank, logger.acknowledged());
+        // An event logger may know ranks that this node does not know yet.
+        let named = clocks.iter().map(|(rank, _)| *rank as usize + 1).max();
+        self.grow(named.unwrap_or(0).min(node.size));
         self.causal.learn_stable(clocks.iter().copied().chain([own]));
         if self.told_logger.is_empty() {
             return;
@@ -224,10 +246,15 @@ impl Causality {
         (HEAD + self.causal.kept() * piggyback::MAX_EVENT_BYTES).min(MOST_ROOM)
     }
 
-    /// What the message that now leaves for `destination` carries, after `rclock` deliveries. Give it back with [`Self::keep_room`].
-    pub fn piggyback(&mut self, node: &Node, pace: &Pace, destination: usize, rclock: u64) -> Vec<u8> {
+    /// The piggyback of the message that now leaves for `destination`, after `rclock` deliveries; `again`: one that was
+    /// lost with the node, and that its receiver has recorded. Give it back with [`Self::keep_room`].
+    pub fn piggyback(&mut self, node: &Node, pace: &Pace, destination: usize, rclock: u64, again: bool) -> Vec<u8> {
         let began = self.preparing.begin();
-        self.causal.carry(destination as Rank, &mut self.piggyback);
+        self.grow(node.ranks());
+        match again {
+            true => self.causal.carry_again(&mut self.piggyback),
+            false => self.causal.carry(destination as Rank, &mut self.piggyback),
+        }
         let mut bytes = std::mem::take(&mut self.outgoing);
         bytes.clear();
         piggyback::encode(self.reduction, rclock, &self.piggyback, &mut bytes);
@@ -248,10 +275,12 @@ impl Causality {
         self.outgoing = bytes;
     }
 
-    /// A message is about to be delivered: takes in what it carries. Returns the deliveries that its sender had made.
+    /// A message is about to be delivered: takes in its piggyback. Returns the number of deliveries that its sender had
+    /// made.
     #[inline]
     pub fn take_in(&mut self, node: &Node, pace: &Pace, reader: &mut Reader, source: usize, entry: &Entry) -> u64 {
         let began = self.absorbing.begin();
+        self.grow(node.ranks());
         reader.piggyback(node, entry, &mut self.incoming);
         let mut piggyback = std::mem::take(&mut self.piggyback);
         let clock = knowledge::decode(self.reduction, source as Rank, &self.incoming, &mut piggyback)
@@ -268,7 +297,7 @@ impl Causality {
         if let Err(error) = self.causal.absorb(source as Rank, &piggyback) {
             node.report(&error.to_string());
         }
-        // Before anything can depend on it.
+        // Before a send can depend on it.
         self.publish(node, &news);
         (self.news, self.piggyback) = (news, piggyback);
         node.most(Cost::LargestGraph, self.causal.kept() as u64);
@@ -276,8 +305,8 @@ impl Causality {
         clock
     }
 
-    /// Nobody waits for the event logger, so it is spoken to now and then; and what images cover is looked at as often. `pending`:
-    /// deliveries that it has not been sent.
+    /// No rank waits for the event logger, so exchanges are rare; the rank looks as often for what images cover.
+    /// `pending`: deliveries not sent to it yet.
     #[inline]
     pub fn is_due(&mut self, node: &Node, pace: &Pace, pending: usize) -> bool {
         let now = ticks();

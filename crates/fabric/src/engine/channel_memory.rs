@@ -1,11 +1,11 @@
-//! The data path under channel-memory: everything goes to the receivers' channel memories, and comes from the own one, in the order
-//! in which that says.
+//! The data path under channel-memory: all messages go to the receivers' channel memories, and come from the rank's own
+//! one, in the order that it decides.
 
 use super::sending::Fate;
 use super::*;
 use crate::channel_memories::Diverged;
 
-/// Longest sleep in a replay, or while others still work, before looking again.
+/// Longest sleep in a replay before looking again.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
 
 impl Engine {
@@ -13,7 +13,8 @@ impl Engine {
         self.peers.memories.as_mut().expect("there are channel memories")
     }
 
-    /// A life connects to the channel memories, and is served what comes after its deliveries. Answers how many are to be repeated.
+    /// A life connects to the channel memories, which serve it the messages after its deliveries. Returns how many
+    /// deliveries to repeat.
     pub(super) fn join(&mut self) -> u64 {
         if let Some(former) = self.peers.memories.take() {
             former.abandon();
@@ -40,7 +41,7 @@ impl Engine {
         self.pace.began = ticks();
     }
 
-    /// The next message, if it has been served, goes to the channel of its source.
+    /// Hands the next served message, if any, to the channel of its source.
     pub(super) fn find_served(&mut self) -> Option<usize> {
         let memories = self.peers.memories.as_mut().expect("there are channel memories");
         memories.first(&self.node)?;
@@ -50,7 +51,7 @@ impl Engine {
         Some(source)
     }
 
-    /// The next message is one that a former life has delivered: waits for it, and answers in which read that was.
+    /// The next message is one that a former life delivered: waits for it, and returns in which read that was.
     pub(super) fn wait_until_served(&mut self) -> Recorded {
         loop {
             let memories = self.peers.memories.as_mut().expect("there are channel memories");
@@ -61,7 +62,7 @@ impl Engine {
                 };
             }
             memories.wait(LONGEST_WAIT_NS);
-            // A replay that has taken another way may wait for ever.
+            // A replay on another course may wait for ever.
             if let Some(diverged) = memories.look(&self.node) {
                 self.report_difference(diverged);
             }
@@ -79,8 +80,8 @@ impl Engine {
         self.diverged(destination as usize, ssn, before, now, &what)
     }
 
-    /// Nothing has come. True: waited inside this read, look again. The same rules as for channels in shared memory, but that looking is a
-    /// system call, and there is somebody else who needs a core.
+    /// No message is there. True: waited inside this read, look again. The rules are as for channels in shared memory,
+    /// except that looking is a system call, and another process needs a core.
     pub(super) fn wait_if_nothing_is_served(&mut self) -> bool {
         let began = self.pace.began;
         let Some(idle) = self.pace.idle(began).filter(|idle| *idle >= self.pace.spin) else {
@@ -95,7 +96,7 @@ impl Engine {
         true
     }
 
-    /// A send: new, or one that a former life has made. The channel memory knows which, and compares.
+    /// A send, new or repeated. The channel memory knows which, and compares.
     pub(super) fn put_into_memory(&mut self, destination: usize, sending: Option<Sending>, message: Message) -> Fate {
         let sending = sending.expect("a protocol counts what channel memories are sent");
         let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
@@ -107,7 +108,8 @@ impl Engine {
         Fate::Gone
     }
 
-    /// Under channel-memory: waits until everything that was said is stored, and what was sent again has been compared.
+    /// Under channel-memory: waits until the channel memory has stored all messages, and has compared the repeated
+    /// ones.
     pub(super) fn hear_differences(&mut self) {
         if let Some(memories) = &mut self.peers.memories
             && let Some(diverged) = memories.sync(&self.node)

@@ -1,10 +1,11 @@
-//! MPI may be left and entered again in one process (MPI sessions, or MPI_Init after a session). Each time the MPI library opens a
-//! new endpoint; the channels, the logs and the record below go on.
+//! A program may leave and enter MPI again in one process (MPI sessions, or MPI_Init after a session). Each time the
+//! MPI library opens a new endpoint; the channels, the logs and the record below go on.
 //!
-//! What was sent to one endpoint must not reach another. So endpoints are numbered from 0, and the number is part of the name
-//! under which the MPI library tells others of it. A sender that has learned another number says so in its channel, once, before
-//! its next message ([`Kind::Endpoint`], an ordinary message to the protocol). A receiver drops what is for a former endpoint, and
-//! keeps what is for a later one until it has opened that: its former life, or all before they returned, had told others of it.
+//! A message for one endpoint must not reach another. So endpoints have numbers, from 0, as part of the name under
+//! which the MPI library announces them. A sender that learns another number says so in its channel, once, before its
+//! next message ([`Kind::Endpoint`], an ordinary message to the protocol). A receiver drops messages for a former
+//! endpoint, and keeps those for a later one until it opens that. Its former life, or all before a return, had
+//! announced it.
 
 use crate::matching::Unexpected;
 use crate::message::{Envelope, Kind};
@@ -15,14 +16,14 @@ use std::collections::VecDeque;
 pub struct Endpoints {
     /// The present one of this rank.
     pub own: u32,
-    /// Per source, for which of this rank's endpoints its messages are.
+    /// Per source, the endpoint of this rank that its messages are for.
     meant: Vec<u32>,
-    /// Per destination, the endpoint that messages are for, and what the channel says.
+    /// Per destination, the endpoint that messages are for, and the one last named in the channel.
     pub wanted: Vec<u32>,
     pub said: Vec<u32>,
-    /// Some destination has had more than one.
+    /// Some destination has more than one.
     pub some_are_new: bool,
-    /// Messages for endpoints to come, with their numbers, in the order of their deliveries.
+    /// Messages for later endpoints, with their numbers, in the order of their deliveries.
     pub early: VecDeque<(u32, Box<Unexpected>)>,
 }
 
@@ -38,7 +39,7 @@ impl Endpoints {
         }
     }
 
-    /// Which endpoint a message that is delivered is for.
+    /// The endpoint that a delivered message is for.
     #[inline]
     pub fn hear(&mut self, source: usize, envelope: Envelope) -> For {
         if envelope.kind == Kind::Endpoint {
@@ -55,7 +56,7 @@ impl Endpoints {
     }
 }
 
-/// For which endpoint of its receiver a message is: none that is or comes, where it is dropped.
+/// The endpoint that a message is for: the present one, a later one, or a former one, which drops it.
 pub enum For {
     None,
     This,

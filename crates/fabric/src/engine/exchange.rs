@@ -1,11 +1,12 @@
-//! What is said to the event loggers and heard from them, and what leaves then.
+//! Exchanges with the event loggers, and the sends that leave after them.
 
 use super::*;
 use crate::socket::STANDSTILL_NS;
 
 impl Engine {
-    /// Exchanges with the event logger, if there is one and some delivery is not acknowledged; sends that waited for it
-    /// leave. Under causal logging nobody waits, and this is done now and then; what images cover is looked at as often.
+    /// Exchanges with the event logger, if there is one and some delivery is not acknowledged; sends that wait for it
+    /// leave. Under causal logging no send waits, and exchanges are rare; the rank looks as often for what images
+    /// cover.
     #[inline]
     pub(super) fn exchange_if_due(&mut self) {
         let is_due = match &mut self.history.stable {
@@ -32,7 +33,7 @@ impl Engine {
         let news = logger.pump(&self.node);
         if news.replaced {
             protocol.event_logger_lost();
-            protocol.acknowledge(self.node.covered(self.node.rank));
+            protocol.acknowledge(Cursor::covered(&self.node));
         }
         if let Some(above) = news.wanted_above {
             let made = protocol.rclock().max(protocol.recorded());
@@ -49,9 +50,14 @@ impl Engine {
             Stable::Logged(logger) => self.life.protocol().acknowledge(logger.acknowledged()),
             Stable::Causal(_, None) | Stable::Own | Stable::Reported => (),
         }
+        if self.node.moves {
+            let stable = self.history.logger().map_or(0, EventLogger::acknowledged);
+            self.node.set(control::STABLE, stable);
+        }
         let mut has_released = false;
         while self.life.protocol().release().is_some() {
-            self.outbox.release(&self.node, &self.pace);
+            let destination = self.outbox.release(&self.node, &self.pace);
+            self.peers.ring(&self.node, destination);
             has_released = true;
         }
         if has_released {
@@ -59,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// The event logger has the first `above` deliveries of this rank, and misses the others.
+    /// The event logger has the first `above` deliveries of this rank, and lacks the others.
     fn log_again(&mut self, above: u64) {
         let records = Cursor::read_above(&self.node, above);
         let missing = match self.history.causality() {
@@ -72,7 +78,19 @@ impl Engine {
         }
     }
 
-    /// The rank stands still for an image, which must not have sends that are held, nor deliveries that could be lost.
+    /// The program sees deliveries when this read ends, and its output may depend on them. The event logger gets them
+    /// first, because the record may be lost with the node.
+    pub(super) fn make_stable(&mut self) {
+        loop {
+            self.exchange();
+            match self.history.logger() {
+                Some(logger) if logger.is_behind() => logger.wait(1),
+                _ => return,
+            }
+        }
+    }
+
+    /// The rank stands still for an image: no send may be held, and no delivery may be unlogged.
     pub(super) fn wait_until_stable(&mut self) {
         let since = monotonic_ns();
         while let Stable::Logged(_) = self.history.stable
@@ -86,7 +104,8 @@ impl Engine {
         }
     }
 
-    /// The rank leaves MPI: what is held must leave. That others may forget what this rank has delivered is worth a little time.
+    /// The rank leaves MPI: held sends must leave. A little waiting is worth it: other ranks may then forget what this
+    /// rank has delivered.
     pub(super) fn say_last_words(&mut self) {
         let since = monotonic_ns();
         loop {

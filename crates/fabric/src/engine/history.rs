@@ -7,9 +7,9 @@ use crate::node::Node;
 use crate::record::Cursor;
 use resurgo_protocol::{Determinant, Recorded};
 
-/// The record of deliveries, and what makes it outlive this rank.
+/// The record of deliveries, and the place where it outlives this rank.
 pub struct History {
-    /// Where the next one is read or written.
+    /// The place of the next entry to read or write.
     pub record: Cursor,
     pub stable: Stable,
 }
@@ -20,9 +20,10 @@ pub enum Stable {
     Own,
     /// At an event logger; sends wait for that.
     Logged(EventLogger),
-    /// At all those who depend on them, as messages carry them; and at an event logger in the end, if there is one.
+    /// With all ranks that depend on them, because messages carry them; and in the end at an event logger, if there is
+    /// one.
     Causal(Box<Causality>, Option<EventLogger>),
-    /// At the own channel memory, which has the messages, too.
+    /// At the rank's own channel memory, which has the messages, too.
     Reported,
 }
 
@@ -31,7 +32,7 @@ impl History {
         let stable = match () {
             () if node.piggybacking && node.logs => Stable::Causal(Box::new(Causality::new(node)), None),
             () if !node.channel_memories.is_empty() => Stable::Reported,
-            // An event logger is connected to when it is known what it must have.
+            // The rank connects to an event logger once it knows what that must have.
             () => Stable::Own,
         };
         History {
@@ -67,7 +68,7 @@ impl History {
         matches!(self.stable, Stable::Causal(..))
     }
 
-    /// The life speaks to this event logger from now on. The former one was that of the process whose image this is.
+    /// The life uses this event logger from now on. The former one belonged to the process of the image.
     pub fn set_logger(&mut self, new: Option<EventLogger>) {
         let former = match (&mut self.stable, new) {
             (Stable::Causal(_, logger), new) => std::mem::replace(logger, new),
@@ -82,8 +83,8 @@ impl History {
         }
     }
 
-    /// A delivery has been made that no former life has, and is not reported. `stamp`: of what came from inside the group; 0 where logs
-    /// tell whether it is the same again. `antecedent`: what the event logger must have before it has this.
+    /// A new delivery, which no former life has made or reported. `stamp`: of a message from inside the group; 0 where
+    /// logs tell whether it is the same again. `antecedent`: what the event logger must have before this.
     #[inline]
     pub fn write(&mut self, node: &Node, arena: &mut Arena, determinant: &Determinant, stamp: u64, antecedent: u64) {
         let recorded = Recorded {

@@ -1,7 +1,8 @@
-//! The rank's part in images of its process: whether there can be one now, what of the shared memory the image needs, and
-//! what a process finds there when it has woken up from one.
+//! The rank's part in images of its process: whether one is possible now, what it needs of the shared memory, and what
+//! a woken process finds there.
 //!
-//! The engine itself is ordinary memory and part of the image. What it shares with other ranks is not, and has gone on.
+//! The engine itself is ordinary memory and part of the image. The memory shared with other ranks is not, and has
+//! changed since.
 
 use super::*;
 use resurgo_protocol::Rank;
@@ -12,8 +13,8 @@ use std::sync::atomic::AtomicPtr;
 /// The engine of this process, once its endpoint is open.
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 
-/// Lets the agent take images of this process; it asks as soon as the phase says that the rank is live, so this comes
-/// before there is an engine.
+/// Lets the agent take images of this process. The agent asks as soon as the phase says that the rank is live, so
+/// this comes before the engine.
 pub fn enable(node: &Node) {
     if node.waves || node.replays() {
         resurgo_image::enable(resurgo_image::Hooks {
@@ -30,14 +31,14 @@ pub fn enable(node: &Node) {
     }
 }
 
-/// From now on images can be taken. `engine` stays where it is for the life of the process.
+/// Images are possible from now on. `engine` stays where it is for the life of the process.
 pub fn know(engine: *mut Engine) {
     ENGINE.store(engine, Ordering::Release);
 }
 
-/// The engine, while all threads of the program stand still outside of its calls, or the one that calls MPI is outside of them.
+/// The engine, while all threads of the program stand outside of its calls, or the thread that calls MPI does.
 fn engine() -> Option<&'static mut Engine> {
-    // SAFETY: lives as long as the process, and nobody else uses it.
+    // SAFETY: lives as long as the process, and no one else uses it.
     unsafe { ENGINE.load(Ordering::Acquire).as_mut() }
 }
 
@@ -46,7 +47,7 @@ pub fn known() -> *mut Engine {
     ENGINE.load(Ordering::Acquire)
 }
 
-/// Called by the program, outside of the provider: a process that has woken up from an image finds out what it has to repeat.
+/// Called by the program, outside of the provider: a process woken from an image finds what to repeat.
 pub fn look_around() {
     if resurgo_image::is_restored()
         && let Some(engine) = engine()
@@ -101,6 +102,7 @@ fn woken() -> bool {
 
 impl Engine {
     fn connections(&self, each: &mut dyn FnMut(i32)) {
+        self.peers.connections(each);
         if let Some(memories) = &self.peers.memories {
             memories.descriptors().for_each(&mut *each);
         }
@@ -109,13 +111,13 @@ impl Engine {
         }
     }
 
-    /// Why there can be no image now.
+    /// Why no image is possible now.
     fn refuses_image(&mut self) -> Option<&'static str> {
         if self.calls.open == 0 {
             return Some("it has no endpoint");
         }
         self.life.protocol.as_ref()?;
-        // It may have woken up from an image and not looked around yet.
+        // The process may be woken from an image and not have looked around yet.
         if resurgo_image::is_restored() || self.life.output_gate || self.life.protocol().is_replaying() {
             return Some("it repeats what a former life did");
         }
@@ -133,7 +135,7 @@ impl Engine {
         None
     }
 
-    /// Image `number` of this rank is taken now; what is noted of it in the node memory goes to `slot`.
+    /// Image `number` of this rank is being taken; its notes in the node memory go to `slot`.
     pub(super) fn note_image(&mut self, number: u64, slot: usize) {
         self.note_counts(slot);
         if self.node.waves_pass {
@@ -148,8 +150,12 @@ impl Engine {
             causality.note_image(node);
         }
         for source in 0..node.ranks() {
-            let serial = self.peers.reader(source).map_or(0, Reader::needs_from);
-            node.image_cursor(slot, source).store(serial, Ordering::Release);
+            let cursor = match &self.life.protocol {
+                // The source may go on elsewhere, with other segments.
+                Some(protocol) if node.moves => protocol.delivered(source as Rank),
+                _ => self.peers.reader(source).map_or(0, Reader::needs_from),
+            };
+            node.image_cursor(slot, source).store(cursor, Ordering::Release);
         }
         for (_, log) in self.peers.logs() {
             log.writer.cut(number);
@@ -160,7 +166,7 @@ impl Engine {
             .store(number, Ordering::Release);
     }
 
-    /// Says how far it has come in its messages.
+    /// Publishes the position in its messages.
     fn note_counts(&self, slot: usize) {
         let node = &self.node;
         let mut deliveries = 0;
@@ -179,7 +185,7 @@ impl Engine {
             .store(covered, Ordering::Release);
     }
 
-    /// Says how much it has sent to whom.
+    /// Announces how much it has sent to each rank.
     pub(super) fn announce(&self) {
         for destination in 0..self.node.size {
             self.node
@@ -189,8 +195,8 @@ impl Engine {
         (0..self.node.ranks()).for_each(|rank| doorbell::show(&self.node, rank));
     }
 
-    /// Takes everything that the channels to this rank hold, unless logs keep it for those who return. All ranks stand still, so
-    /// nothing is added but answers to what is taken: they are announced, too.
+    /// Takes all messages in the channels to this rank, unless logs keep them for returning ranks. All ranks stand
+    /// still, so only answers to these messages are added; they are announced, too.
     pub(super) fn drain(&mut self) -> u64 {
         if self.node.logs {
             for (_, log) in self.peers.logs() {
@@ -220,7 +226,7 @@ impl Engine {
         self.node.logs || (0..self.node.size).all(|source| self.peers.taken[source] == announced(source))
     }
 
-    /// Whose turn it is has changed, or there are sends that may leave.
+    /// The turn has changed, or there are sends that may leave.
     fn notice(&mut self) {
         if self.node.in_groups {
             self.progress_sends();
@@ -230,11 +236,11 @@ impl Engine {
         }
     }
 
-    /// A woken process, before any thread of the program runs. True when it must wait for all others that return.
+    /// A woken process, before any thread of the program runs. True: it must wait for all other returning ranks.
     fn woken(&mut self) -> bool {
         let together = self.node.begins_together();
         if self.node.replays() {
-            // The rest is done in the first call, as for a rank that has failed alone.
+            // The first call does the rest, as for a rank that failed alone.
             if together {
                 self.cut_off();
             }
@@ -245,7 +251,7 @@ impl Engine {
         together
     }
 
-    /// This rank is copied now for wave `number`, which stops nobody.
+    /// This rank is being copied for wave `number`, which stops no rank.
     fn note_cut(&mut self, number: u64) {
         self.life.cut.cut(number);
         self.peers.arena.mark = self.life.cut.mark();
@@ -267,8 +273,8 @@ impl Engine {
         elsewhere.for_each(|rank| doorbell::ring(node, rank));
     }
 
-    /// All ranks return to the wave of this image: what the own logs and the record hold beyond it is void. Of a group that
-    /// returns, what the logs inside it hold; the record says what is to be repeated.
+    /// All ranks return to the wave of this image: what the rank's logs and the record hold beyond it is void. For a
+    /// returning group this concerns the logs inside it; the record says what to repeat.
     pub(super) fn cut_off(&mut self) {
         let node = &self.node;
         let all = node.returns_together;

@@ -1,4 +1,4 @@
-//! One life of a rank: what it has to repeat, what it may not do yet, and what is to befall it.
+//! One life of a rank: what it has to repeat, what it may not do yet, and which faults strike it.
 
 use crate::clock::{monotonic_ns, ticks};
 use crate::node::Node;
@@ -7,32 +7,32 @@ use resurgo_protocol::{Next, Pessimistic, Tolerate};
 use resurgo_wire::node_memory::{self as nm, control};
 use std::sync::atomic::Ordering;
 
-/// Changes between threads that call in before a rank counts as one that uses MPI from several threads: handing MPI
-/// over from one thread to another once in a while can be replayed, calling it from both cannot.
+/// Changes of the calling thread after which a rank counts as one with several MPI threads. Handing MPI over once in
+/// a while can be replayed, alternating calls cannot.
 const THREAD_CHANGES: u32 = 64;
-/// A program that repeats sends reads this many times as often as a former life before them, and for so long, before it is said not to
-/// repeat them at all. How often it reads depends on the machine too, where it waits for something that is no message.
+/// A new life counts as not repeating its sends after this many times the reads of the former life, and after this
+/// long. How often it reads depends on the machine, too, when it waits for other things than messages.
 const OWED_READS: u64 = 100;
 pub const OWED_US: u64 = 5_000_000;
 
-/// What a life goes on from.
+/// Where a life goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// From where this engine stands, the beginning of the program or an image: what former lives did since is repeated.
+    /// At this engine's state, the beginning of the program or an image: it repeats what former lives did since.
     FormerLives,
-    /// From an image of a wave, which all others return to: nothing that came later counts.
+    /// At an image of a wave to which all other ranks return: nothing later counts.
     Wave,
 }
 
 pub struct Life {
-    /// What counts and replays, where a life can begin alone.
+    /// Counts and replays, where a life can begin alone.
     pub protocol: Option<Pessimistic>,
     pub replaying: bool,
-    /// The agent has not seen again all that former lives printed: nothing new may be delivered yet.
+    /// The agent has not seen all output of former lives again: the life may make no new delivery yet.
     pub output_gate: bool,
-    /// The part in waves that stop nobody.
+    /// Its part in waves that stop no rank.
     pub cut: Cut,
-    /// Some channel has a message from behind a cut that is not the own yet.
+    /// Some channel has a message from behind a cut that this rank has not reached.
     pub holds_back: bool,
     /// Waits in the replay so far.
     pub waits: u32,
@@ -40,14 +40,14 @@ pub struct Life {
     owed: (u64, u64),
     thread: usize,
     thread_changes: u32,
-    /// Messages before a fault strikes, before an image is wanted, and the fewer of both.
+    /// Messages before a fault strikes, before the rank wants an image, and the lesser of both.
     fault_at: u64,
     image_at: u64,
     event_at: u64,
 }
 
 impl Life {
-    /// One that has done nothing.
+    /// A life that has done nothing.
     pub fn new(node: &Node) -> Life {
         let tolerate = match node.logs && node.tolerate_node && !node.piggybacking {
             true => Tolerate::Node,
@@ -70,7 +70,7 @@ impl Life {
         }
     }
 
-    /// It begins, or goes on from an image, in which it had sent and delivered so many messages.
+    /// It begins, or goes on from an image at which it had sent and delivered so many messages.
     pub fn begin(&mut self, node: &Node, messages: u64) {
         self.replaying = self.protocol.as_ref().is_some_and(Pessimistic::is_replaying);
         let behind = node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire);
@@ -84,7 +84,7 @@ impl Life {
         self.event_at = self.fault_at.min(self.image_at);
     }
 
-    /// Says where it stands.
+    /// Publishes its state.
     pub fn show(&self, node: &Node) {
         let phase = match self.replaying {
             true => nm::PHASE_REPLAY,
@@ -93,7 +93,7 @@ impl Life {
         node.control(node.rank, control::PHASE).store(phase, Ordering::Release);
     }
 
-    /// The same, when it has come there by itself.
+    /// The same, when it has reached this state by itself.
     pub fn enter_phase(&self, node: &Node) {
         if !self.replaying {
             node.set(control::CAUGHT_UP_NS, monotonic_ns());
@@ -114,7 +114,7 @@ impl Life {
         }
     }
 
-    /// What it may deliver.
+    /// What it may deliver next.
     #[inline]
     pub fn next(&self) -> Next {
         self.protocol.as_ref().map_or(Next::Any, Pessimistic::next)
@@ -126,7 +126,7 @@ impl Life {
         self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying())
     }
 
-    /// Whether the agent has seen all output again that former lives have made.
+    /// Whether the agent has seen all output of former lives again.
     #[cold]
     pub fn output_seen(&mut self, node: &Node) -> bool {
         if node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) == 0 {
@@ -134,13 +134,13 @@ impl Life {
             return true;
         }
         node.set(control::OUTPUT_AWAITED, 1);
-        // The program may not have printed it yet: let it run on, slowly.
+        // The program may not have printed it yet: lets it run on, slowly.
         crate::doorbell::sleep(node, 100_000, || false);
         false
     }
 
-    /// A read delivers nothing because sends of a former life are to be repeated first: that life needed no delivery for them.
-    /// A program that goes on reading, far more often than it did then, waits for one. Answers how many sends it owes then.
+    /// A read delivers nothing while sends of a former life are still to be repeated: that life needed no delivery for
+    /// them. A program that reads on, far more often than before, waits for one. Returns how many sends it owes then.
     /// `patience`: the ticks of [`OWED_US`].
     pub fn owes_in_vain(&mut self, node: &Node, patience: u64) -> Option<u64> {
         let (owed, reads) = (self.protocol().owed(), self.protocol().polls());
@@ -191,7 +191,7 @@ impl Life {
         }
     }
 
-    /// So many messages have been sent and delivered: an injected fault may strike, or an image be due.
+    /// The rank has sent and delivered so many messages: an injected fault may strike, or an image be due.
     #[inline]
     pub fn count(&mut self, node: &Node, messages: u64) {
         if messages >= self.event_at {

@@ -1,4 +1,4 @@
-//! What a rank counts of its messages, and shows in its control.
+//! A rank's counts of its messages, shown in its control.
 
 use crate::clock::monotonic_ns;
 use crate::node::Node;

@@ -1,10 +1,9 @@
-//! Sends that have not left yet: held until an event logger has the deliveries before them, waiting for room, or deferred because of
-//! a wave of groups (Gao 2007, §4.3).
+//! Sends that have not left yet: held until an event logger has the deliveries before them, waiting for room, or
+//! deferred by a wave of groups (Gao 2007, §4.3).
 
 use super::pace::Pace;
 use crate::clock::ticks;
 use crate::completion::Completion;
-use crate::doorbell;
 use crate::log::{HeldMark, Progress};
 use crate::message::{Envelope, Message, Pieces};
 use crate::node::Node;
@@ -13,19 +12,19 @@ use resurgo_wire::counters::Cost;
 use resurgo_wire::node_memory::control;
 use std::collections::VecDeque;
 
-/// A send that has not found room yet (only without retention), or has been deferred.
+/// A send without room yet (only without retention), or a deferred one.
 pub struct Waiting {
     pub destination: usize,
     envelope: Envelope,
     iov: Box<[libc::iovec]>,
-    /// What `iov` points to when the caller has its memory back already.
+    /// The bytes behind `iov` when the caller has its memory back.
     copy: Box<[u8]>,
     pub total: usize,
     pub progress: Progress,
     pub completion: Option<Completion>,
     /// When it was deferred, in ticks; 0: it was not.
     pub deferred_at: u64,
-    /// It is in the buffer of deferred messages: its send is over.
+    /// It is in the buffer of deferred messages: its send is complete.
     pub buffered: bool,
 }
 
@@ -51,7 +50,7 @@ impl Waiting {
     }
 }
 
-/// A frame whose mark is held back, since when.
+/// A frame with a held mark, and since when.
 struct Held {
     destination: u32,
     mark: HeldMark,
@@ -61,15 +60,15 @@ struct Held {
 #[derive(Default)]
 pub struct Outbox {
     held: VecDeque<Held>,
-    /// How many have been.
+    /// The number of held frames so far.
     held_so_far: u64,
     pub waiting: VecDeque<Waiting>,
-    /// Room for small messages that are deferred.
+    /// Room for small deferred messages.
     buffer: Buffer,
 }
 
 impl Outbox {
-    /// A message stands in the log of `destination`, but for its mark.
+    /// A message is in the log of `destination`, except for its mark.
     pub fn hold(&mut self, node: &Node, destination: usize, mark: HeldMark) {
         self.held.push_back(Held {
             destination: destination as u32,
@@ -87,16 +86,16 @@ impl Outbox {
         !self.held.is_empty()
     }
 
-    /// The oldest send that is held leaves.
-    pub fn release(&mut self, node: &Node, pace: &Pace) {
+    /// Releases the oldest held send; returns the receiver, which must be told.
+    pub fn release(&mut self, node: &Node, pace: &Pace) -> usize {
         let held = self.held.pop_front();
         let held = held.expect("the protocol and the queue hold the same sends");
         held.mark.publish();
-        doorbell::ring(node, held.destination as usize);
         count_held(node, pace.ns_since(held.since));
+        held.destination as usize
     }
 
-    /// So that the agent can make this rank go on with them when it computes.
+    /// For the agent, which makes a computing rank release them.
     pub fn show_held(&self, node: &Node) {
         let held = self.held.len() as u64;
         node.set(control::HELD, if held == 0 { 0 } else { 1 + self.held_so_far - held });
@@ -108,8 +107,8 @@ impl Outbox {
         !self.waiting.is_empty() && self.waiting.iter().any(|send| send.destination == destination)
     }
 
-    /// A send whose bytes stay where they are; `inject`: they are copied, as the caller takes its memory back. Injected messages are
-    /// small.
+    /// Queues a send whose bytes stay where they are; `inject`: copies them, because the caller takes its memory back.
+    /// Injected messages are small.
     #[cold]
     pub fn queue(
         &mut self,
@@ -136,8 +135,8 @@ impl Outbox {
         self.waiting.push_back(send);
     }
 
-    /// A message may not leave now because of a wave of groups. A small one is copied into the buffer, and its send is over: answers
-    /// with its completion. A large one stays with the program. Err: it can do neither.
+    /// A message may not leave now, in a wave of groups. A small one goes into the buffer, and its send is complete:
+    /// returns its completion. A large one stays with the program. Err: it can do neither.
     pub fn defer(
         &mut self,
         node: &Node,
@@ -184,7 +183,7 @@ impl Outbox {
         self.buffer.messages() > 0
     }
 
-    /// Messages for ranks that take nothing more are dropped. False: none of those that are over is left.
+    /// Drops messages for ranks that take no more. False: no completed send is left.
     pub fn keep_for(&mut self, node: &Node, takes: impl Fn(usize) -> bool) -> bool {
         self.waiting.retain(|send| !send.buffered || takes(send.destination));
         let buffered = self.waiting.iter().any(|send| send.buffered);
@@ -195,12 +194,12 @@ impl Outbox {
         buffered
     }
 
-    /// Nobody rings when one of these may leave.
+    /// No rank rings when one of these may leave.
     pub fn has_deferred(&self) -> bool {
         self.has_buffered() || self.waiting.iter().any(|send| send.deferred_at > 0)
     }
 
-    /// The endpoint is closed: the memory of sends that wait for room is the program's, which may use it for something else.
+    /// The endpoint closes: sends that wait for room need copies, because the program may reuse their memory.
     pub fn keep_copies(&mut self) {
         for send in self.waiting.iter_mut().filter(|send| send.copy.len() < send.total) {
             send.keep_copy();

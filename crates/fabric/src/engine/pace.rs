@@ -1,17 +1,20 @@
-//! How long a rank that waits looks for news, gives its core to others, and sleeps.
+//! How long a waiting rank looks for news, yields its core, and sleeps.
 
-use crate::clock::{measure_ticks, ticks};
+use super::habit::Habit;
+use crate::clock::{measure_ticks, own_ns, ticks};
 
-/// Two reads are in quick succession when there is no more time between them than a progress loop needs that gives its
-/// core to others in every round.
+/// The longest time between two reads that are in quick succession: a progress loop that yields its core in every round
+/// needs no more.
 const QUICK_US: u64 = 5;
 /// A progress loop that does nothing else needs less between two reads.
 const BARE_LOOP_US: u64 = 2;
-/// How long a rank that waits gives its core to others, and looks again when it gets it back, before it sleeps: with a few ranks
-/// on each core that costs less than sleeping and being woken.
+/// The time that a progress loop may take after others have had the core.
+const COLD_US: u64 = 50;
+/// How long a waiting rank yields its core, and looks each time it gets it back, before it sleeps. With few ranks on
+/// each core this costs less than sleeping and being woken.
 pub const YIELD_US: u64 = 30;
-/// When others keep the core for longer than this they compute, and a rank that sleeps gets it back sooner than one that has
-/// given it away: so for a while it does not.
+/// If others keep the core for longer they compute, and a sleeping rank gets it back sooner than a yielding one: for a
+/// while the rank does not yield.
 const LONG_YIELD_US: u64 = 200;
 const NO_YIELD_US: u64 = 50_000;
 const SHORT_SLEEP_NS: u64 = 50_000;
@@ -20,16 +23,21 @@ const LONGEST_SLEEP_NS: u64 = 20_000_000;
 /// All times are in ticks of the processor's counter, unless their names say otherwise.
 pub struct Pace {
     ticks_per_us: u64,
-    /// How long to look before anything else is done.
+    /// How long to look before other steps.
     pub spin: u64,
     last_read: u64,
     idle_since: u64,
-    /// When the rank woke up the last time, and how long it had slept.
+    /// When the rank last woke up, and how long it had slept.
     slept: (u64, u64),
-    /// No core is given away before.
+    /// Before this time the rank does not yield.
     yields_from: u64,
-    /// When the present read began, where looking takes system calls: they are not the program's time.
+    /// When the present read began, where looking takes system calls, which are not the program's time.
     pub began: u64,
+    /// When the first unsuccessful read of a wait began; 0: none.
+    vain_since: u64,
+    /// This thread's processor time at the end of the last unsuccessful read.
+    used_ns: u64,
+    habit: Habit,
 }
 
 impl Pace {
@@ -46,6 +54,9 @@ impl Pace {
             slept: (0, 0),
             yields_from: 0,
             began: 0,
+            vain_since: 0,
+            used_ns: 0,
+            habit: Habit::default(),
         }
     }
 
@@ -60,7 +71,7 @@ impl Pace {
         ticks().saturating_sub(begun) * 1000 / self.ticks_per_us
     }
 
-    /// A life begins or goes on: counts may be those of another run of the machine.
+    /// A life begins or goes on: counts may be from another boot of the machine.
     pub fn begin(&mut self) {
         self.yields_from = 0;
         self.begin_again();
@@ -69,25 +80,62 @@ impl Pace {
     /// The program reads anew.
     pub fn begin_again(&mut self) {
         self.last_read = 0;
+        self.vain_since = 0;
         self.idle_since = ticks();
     }
 
     /// It waits for nothing.
     pub fn forget_reads(&mut self) {
         self.last_read = 0;
+        self.vain_since = 0;
     }
 
-    /// A read ends. `found`: what it delivered, or something to report.
+    /// A read ends. `found`: a delivery, or something to report.
     #[inline]
     pub fn has_read(&mut self, found: bool) {
         self.last_read = ticks();
-        // What a program probes for completes nothing.
+        // A probe completes nothing.
         if found {
             self.idle_since = self.last_read;
         }
     }
 
-    /// For how long the program has read in quick succession and found nothing; None: it has not.
+    /// A read of sockets begins. A program that yields between its reads may get its core back late: the others' time
+    /// is not its own.
+    #[inline]
+    pub fn begin_at_sockets(&mut self) {
+        self.began = ticks();
+        if self.vain_since != 0 && self.began.wrapping_sub(self.last_read) > self.us(BARE_LOOP_US) {
+            let own = own_ns().saturating_sub(self.used_ns) * self.ticks_per_us / 1000;
+            // A rank that gets its core back after long finds cold caches.
+            let own = match own < self.us(COLD_US) && self.began - self.last_read > own * 4 {
+                true => own.min(self.us(1)),
+                false => own,
+            };
+            self.last_read = self.last_read.max(self.began.saturating_sub(own));
+        }
+    }
+
+    /// A read of sockets ends: the rank learns how to wait.
+    pub fn has_read_sockets(&mut self, found: bool) {
+        if !found {
+            self.used_ns = own_ns();
+            if self.vain_since == 0 {
+                self.vain_since = self.began;
+            }
+        } else if self.vain_since != 0 {
+            self.habit.waited(self.last_read.saturating_sub(self.vain_since));
+            self.vain_since = 0;
+        }
+    }
+
+    /// Whether a rank waiting at sockets looks at them for a while before it sleeps.
+    #[inline]
+    pub fn looks(&self) -> bool {
+        self.habit.looks()
+    }
+
+    /// How long the program has read in quick succession and found nothing; None: it has not.
     #[inline]
     pub fn idle(&mut self, now: u64) -> Option<u64> {
         if now.wrapping_sub(self.last_read) > self.us(QUICK_US) {
@@ -122,7 +170,7 @@ impl Pace {
         idle < self.spin + self.us(YIELD_US)
     }
 
-    /// Lets others use the core, unless that has taken long lately.
+    /// Yields the core, unless that took long lately.
     pub fn give_way(&mut self, now: u64) -> bool {
         if now < self.yields_from {
             return false;
@@ -140,8 +188,8 @@ impl Pace {
     }
 }
 
-/// Asks the kernel (Linux 6.12 and newer; older ones ignore it) for the shortest slices of time: a rank that wakes up then need
-/// not wait until another process has used up its slice, some milliseconds. Its share of the core stays the same.
+/// Asks the kernel (Linux 6.12 and newer; older ones ignore it) for the shortest time slices: a woken rank then need
+/// not wait for the end of another process's slice, some milliseconds. Its share of the core stays the same.
 pub fn ask_for_short_slices() {
     const SHORTEST_NS: u64 = 100_000;
     // SAFETY: plain numbers.
@@ -186,7 +234,7 @@ mod tests {
         assert_eq!(due(&pace, 700_000), Some(700_000));
         assert_eq!(due(&pace, 700_000_000), Some(LONGEST_SLEEP_NS));
         assert_eq!(pace.sleep_due(1_000_000_500, 700_000, true), Some(SHORT_SLEEP_NS));
-        // A program that does a little between its reads goes on for as long as it slept.
+        // A program that does little between its reads goes on for as long as it slept.
         let now = 1_000_003_000;
         pace.slept = (now - 40_000, 50_000);
         assert_eq!(pace.sleep_due(now, 700_000, false), None);

@@ -1,10 +1,11 @@
-//! The ranks that this one talks to: how messages reach each, and come from it.
+//! The ranks that this one talks to, with the carriers of messages in each direction.
 //!
-//! The carrier is chosen for each peer. Bytes between ranks of a node go through the sender's log, which the receiver reads in shared
-//! memory; under channel-memory all go through channel memories.
+//! The carrier is chosen for each peer. Messages between ranks of a node go through the sender's log, which the
+//! receiver reads in shared memory; under channel-memory all go through channel memories.
 
 use crate::arena::Arena;
 use crate::channel_memories::{Arrived, ChannelMemories};
+use crate::direct::{self, Direct};
 use crate::doorbell;
 use crate::log::{Entry, Reader, Writer};
 use crate::matching::{Receive, Unexpected};
@@ -13,8 +14,10 @@ use crate::node::Node;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-/// Deliveries from the same channel in a row before others are looked at.
+/// Deliveries in a row from the same channel before other channels have a turn.
 const HOT_RUN: u32 = 16;
+/// With more ranks of other nodes than this, the movers carry the messages to them.
+const MOST_CONNECTIONS: usize = 256;
 
 /// How messages to one peer leave.
 pub enum Outgoing {
@@ -25,10 +28,10 @@ pub enum Outgoing {
 /// The sender's end of a channel.
 pub struct Log {
     pub writer: Writer,
-    /// Where it is compared with what is sent again.
+    /// A reader that compares it with repeated sends.
     pub redo: Option<Reader>,
-    /// Messages at the beginning of the channel that the log does not hold any more, because an image of the receiver's
-    /// covers them: there is nothing to compare them with.
+    /// Messages at the beginning of the channel that the log no longer holds, because an image of the receiver covers
+    /// them: repeated ones have no counterpart.
     pub forgotten: u64,
 }
 
@@ -45,7 +48,7 @@ impl Log {
 /// How messages from one peer come.
 pub enum Carrier {
     SharedLog(Reader),
-    /// The message that the own channel memory has served last, if it is from that peer.
+    /// The message that the channel memory served last, if it is from that peer.
     Memory(Option<Arrived>),
 }
 
@@ -65,7 +68,7 @@ pub enum Filling {
         done: usize,
     },
     Unexpected(*mut Unexpected),
-    /// Nobody wants it.
+    /// No receive wants it.
     Dropped {
         total: usize,
         done: usize,
@@ -115,7 +118,7 @@ impl Carrier {
         }
     }
 
-    /// Memory for a message of `total` bytes that is kept: with all of them where the carrier can give its own away, otherwise
+    /// Memory for a kept message of `total` bytes: with all of them where the carrier can give its own away, otherwise
     /// empty.
     pub fn keep(&mut self, total: usize) -> Vec<u8> {
         match self {
@@ -142,7 +145,7 @@ impl Carrier {
     }
 }
 
-/// Channels that may have something, in turn: that of the last delivery is looked at first, but not for ever.
+/// Channels that may have news, in turn: the channel of the last delivery comes first, for a limited time.
 pub struct Ready {
     queue: VecDeque<u32>,
     queued: Vec<bool>,
@@ -161,7 +164,7 @@ impl Ready {
         }
     }
 
-    /// Whether the channel of the last delivery is looked at first. Says so for as many times as are fair.
+    /// Whether to look first at the channel of the last delivery. True as often as is fair.
     #[inline]
     pub fn stays(&self) -> bool {
         self.run < HOT_RUN
@@ -172,7 +175,7 @@ impl Ready {
         self.run += 1;
     }
 
-    /// Hears who has rung; the hot channel has no privilege until something is found.
+    /// Takes the rung channels; the hot channel has no privilege until something is found.
     #[inline]
     pub fn hear(&mut self, node: &Node) {
         self.run = 0;
@@ -186,7 +189,7 @@ impl Ready {
         }
     }
 
-    /// The next channel to be looked at.
+    /// The next channel to look at.
     #[inline]
     pub fn next(&mut self) -> Option<usize> {
         let source = self.queue.pop_front()? as usize;
@@ -194,14 +197,14 @@ impl Ready {
         Some(source)
     }
 
-    /// It had something, and may have more: its turn comes again.
+    /// It had a message, and may have more: it gets another turn.
     #[inline]
     pub fn found(&mut self, source: usize) {
         self.add(source);
         self.hot = source;
     }
 
-    /// A former life may have taken ready bits without reading what they announced: every channel is looked at once.
+    /// A former life may have taken ready bits without reading the news: looks at every channel once.
     pub fn look_at_all(&mut self, node: &Node) {
         self.queue.clear();
         self.queued.fill(false);
@@ -214,14 +217,20 @@ impl Ready {
 }
 
 pub struct Peers {
-    /// Where own logs lie.
+    /// Where this rank's logs are.
     pub arena: Arena,
     pub outgoing: Vec<Option<Outgoing>>,
     pub incoming: Vec<Option<Box<Incoming>>>,
     pub ready: Ready,
-    /// Where messages go and come from that no log carries.
+    /// The carriers of messages that no log carries.
     pub memories: Option<Box<ChannelMemories>>,
-    /// Per source, messages taken from its channel (without a protocol that replays; waves announce them).
+    /// Connections of ranks of other nodes to this one.
+    pub direct: Option<Box<Direct>>,
+    /// Destinations whose direct connections go on when looked at.
+    cared_for: Vec<usize>,
+    /// The number of destinations with direct connections, present or wanted.
+    connections: usize,
+    /// Per source, messages taken from its channel (without a replaying protocol; waves announce them).
     pub taken: Vec<u64>,
 }
 
@@ -233,6 +242,9 @@ impl Peers {
             incoming: (0..node.size).map(|_| None).collect(),
             ready: Ready::new(node.size, node.rank),
             memories: None,
+            direct: None,
+            cared_for: Vec::new(),
+            connections: 0,
             taken: vec![0; node.size],
         }
     }
@@ -246,13 +258,115 @@ impl Peers {
         self.outgoing[destination].get_or_insert_with(made)
     }
 
-    /// The own log of a channel, with the arena that it lies in; made if there is none yet.
+    /// This rank's log of a channel, and the arena that holds it; made if there is none yet.
     #[inline]
     pub fn log(&mut self, node: &Node, destination: usize) -> (&mut Log, &mut Arena) {
         let made = || Outgoing::SharedLog(Log::new(Writer::new(node, destination)));
         match self.outgoing[destination].get_or_insert_with(made) {
             Outgoing::SharedLog(log) => (log, &mut self.arena),
             Outgoing::Memory => unreachable!("a log carries it"),
+        }
+    }
+
+    /// Tells `destination` that its channel has news.
+    #[inline]
+    pub fn ring(&mut self, node: &Node, destination: usize) {
+        if self.direct.is_none() {
+            return doorbell::ring(node, destination);
+        }
+        self.ring_directly(node, destination);
+    }
+
+    fn ring_directly(&mut self, node: &Node, destination: usize) {
+        let Some(Outgoing::SharedLog(log)) = &mut self.outgoing[destination] else {
+            return doorbell::ring(node, destination);
+        };
+        let writer = &mut log.writer;
+        if writer.direct.is_none() && self.connections < MOST_CONNECTIONS && node.is_elsewhere(destination) {
+            self.connections += 1;
+            writer.direct = Some(Box::new(direct::Outgoing::new(destination)));
+        }
+        writer.ring(node);
+        let wants_care = writer.direct.as_ref().is_some_and(|direct| direct.wants_care());
+        if wants_care && !self.cared_for.contains(&destination) {
+            self.cared_for.push(destination);
+        }
+    }
+
+    /// Goes on with direct connections that need it.
+    pub fn care(&mut self, node: &Node) {
+        let outgoing = &mut self.outgoing;
+        self.cared_for.retain(|destination| {
+            let Some(Outgoing::SharedLog(log)) = &mut outgoing[*destination] else {
+                return false;
+            };
+            let Some(direct) = &mut log.writer.direct else {
+                return false;
+            };
+            direct.tend(node);
+            direct.wants_care()
+        });
+    }
+
+    /// The same before this rank sleeps. True: some wait for room in the kernel, which will wake the rank.
+    pub fn wait_for_room(&mut self, node: &Node) -> bool {
+        self.care(node);
+        let mut is_stuck = false;
+        let (Some(direct), outgoing) = (&self.direct, &self.outgoing) else {
+            return false;
+        };
+        for destination in &self.cared_for {
+            if let Some(Outgoing::SharedLog(log)) = &outgoing[*destination]
+                && let Some(stuck) = log.writer.direct.as_ref().filter(|direct| direct.is_stuck())
+            {
+                is_stuck = true;
+                stuck
+                    .descriptor()
+                    .iter()
+                    .for_each(|socket| direct.wake_for_room(*socket));
+            }
+        }
+        is_stuck
+    }
+
+    /// Takes what ranks of other nodes have sent on their direct connections. True: there was something.
+    #[inline]
+    pub fn receive(&mut self, node: &Node) -> bool {
+        let Some(direct) = &mut self.direct else { return false };
+        let ready = &mut self.ready;
+        direct.receive(node, |source| ready.add(source))
+    }
+
+    /// Whether direct connections, where they go on, are worth a look.
+    #[inline]
+    pub fn has_cares(&self) -> bool {
+        !self.cared_for.is_empty()
+    }
+
+    /// In a woken process: all its connections belong to the process of the image.
+    pub fn abandon_connections(&mut self) {
+        self.cared_for.clear();
+        self.connections = 0;
+        if let Some(direct) = self.direct.take() {
+            direct.abandon();
+        }
+        for (_, log) in self.logs() {
+            if let Some(direct) = log.writer.direct.take() {
+                direct.abandon();
+            }
+        }
+    }
+
+    /// Descriptors of connections to ranks of other nodes.
+    pub fn connections(&self, each: &mut dyn FnMut(i32)) {
+        let Some(direct) = &self.direct else { return };
+        direct.descriptors().for_each(&mut *each);
+        for outgoing in self.outgoing.iter().flatten() {
+            if let Outgoing::SharedLog(log) = outgoing
+                && let Some(descriptor) = log.writer.direct.as_ref().and_then(|direct| direct.descriptor())
+            {
+                each(descriptor);
+            }
         }
     }
 
@@ -265,7 +379,7 @@ impl Peers {
         })
     }
 
-    /// The writer of the log to `destination`, if there is one yet.
+    /// The writer of the log to `destination`, if there is one.
     #[inline]
     pub fn writer(&self, destination: usize) -> Option<&Writer> {
         match self.outgoing[destination].as_ref()? {
@@ -291,12 +405,12 @@ impl Peers {
         self.incoming[source].get_or_insert_with(|| Box::new(made()))
     }
 
-    /// The reader of the log from `source`, if there is one yet.
+    /// The reader of the log from `source`, if there is one.
     pub fn reader(&self, source: usize) -> Option<&Reader> {
         self.incoming[source].as_ref()?.carrier.log()
     }
 
-    /// Gives back segments that nobody needs any more.
+    /// Frees segments that no rank needs any more.
     pub fn reclaim(&mut self, node: &Node) {
         let (outgoing, arena) = (&mut self.outgoing, &mut self.arena);
         for outgoing in outgoing.iter_mut().flatten() {
@@ -367,7 +481,7 @@ mod tests {
         assert_eq!(&copied, b"bcd");
         carrier.advance(5);
         assert!(carrier.peek(&node).is_none());
-        // One that is kept gives its memory away, and is still stepped over whole.
+        // A kept one gives its memory away, and is still stepped over whole.
         let mut carrier = served();
         assert_eq!(carrier.keep(5), b"abcde");
         assert_eq!(carrier.peek(&node).map(|entry| entry.bytes), Some(5));

@@ -4,23 +4,30 @@ use super::*;
 use crate::matching::Match;
 
 impl Engine {
-    /// Posts a receive; a message that already waits for it is taken at once.
+    /// Posts a receive, which takes a waiting message at once.
     pub fn receive(&mut self, receive: Receive, tagged: bool) {
         let _guard = Guard::new();
         self.enter();
-        self.calls.receive(receive, tagged);
+        match self.node.survives {
+            false => self.calls.receive(receive, tagged),
+            true => self.receive_or_end(receive, tagged),
+        }
     }
 
-    /// Takes back a receive; it completes with FI_ECANCELED.
+    /// Cancels a receive; it completes with FI_ECANCELED.
     pub fn cancel(&mut self, context: *mut c_void) -> isize {
         let _guard = Guard::new();
         self.enter();
         self.calls.cancel(context)
     }
 
-    /// Whether the channel from `source` has something that may be delivered.
+    /// Whether the channel from `source` has a message that may be delivered.
     #[inline]
     pub(super) fn has_entry(&mut self, source: usize) -> bool {
+        if self.is_lost_on(source) {
+            // Its node may be lost, and with it a part of what it sent.
+            return false;
+        }
         let Some(incoming) = &mut self.peers.incoming[source] else {
             return false;
         };
@@ -35,7 +42,7 @@ impl Engine {
         may
     }
 
-    /// Messages were held back: when they need not be any more, every channel is looked at.
+    /// Messages were held back: once they need not be, looks at every channel.
     #[cold]
     pub(super) fn look_again(&mut self) {
         let waves = self.node.waves();
@@ -45,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// A peer from whom something can be delivered now.
+    /// A peer with a message that can be delivered now.
     #[inline]
     pub(super) fn find_ready(&mut self) -> Option<usize> {
         if self.peers.memories.is_some() {
@@ -56,6 +63,7 @@ impl Engine {
             self.peers.ready.stayed();
             return Some(hot);
         }
+        self.peers.receive(&self.node);
         self.peers.ready.hear(&self.node);
         while let Some(source) = self.peers.ready.next() {
             self.peers.incoming(&self.node, source);
@@ -77,7 +85,8 @@ impl Engine {
         } else {
             self.count_delivery(&mut incoming.carrier, source, &entry);
             self.begin_message(&mut incoming, source, entry);
-            // Under a logging protocol a message is delivered whole: when its pieces become visible depends on time.
+            // Under a logging protocol a delivery is of a whole message: when its pieces become visible depends on
+            // time.
             while self.life.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
                 match incoming.carrier.peek(&self.node) {
                     Some(piece) => self.go_on(&mut incoming, source, piece),
@@ -88,8 +97,8 @@ impl Engine {
                 }
             }
         }
-        if self.history.is_causal() {
-            // What is before this has been taken in, and is known.
+        if self.history.is_causal() && !self.node.moves {
+            // The rank has taken in, and knows, what is before this.
             let place = self.node.consumed(source, self.node.rank);
             let reached = incoming.carrier.log().map_or(0, Reader::reached);
             place.store(reached, Ordering::Release);
@@ -97,7 +106,7 @@ impl Engine {
         self.peers.incoming[source] = Some(incoming);
     }
 
-    /// A message is delivered: before anything else can depend on it, its place in the order is noted.
+    /// A message is delivered: before a send can depend on it, notes its place in the order.
     #[inline]
     fn count_delivery(&mut self, carrier: &mut Carrier, source: usize, entry: &Entry) {
         match &self.life.protocol {
@@ -111,7 +120,7 @@ impl Engine {
             if protocol.rclock() == protocol.recorded() {
                 self.node.set(control::REPLAYED_NS, monotonic_ns());
             }
-            // Behind the last recorded delivery: the record goes on where reading it ended.
+            // Behind the last recorded delivery: the record continues where reading it ended.
             self.settle();
         }
     }
@@ -145,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// The first entry of a message: finds out where it goes.
+    /// The first entry of a message: finds its destination.
     fn begin_message(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
         let (envelope, total) = (entry.envelope, entry.total as usize);
         let later = match self.calls.endpoints.hear(source, envelope) {
@@ -203,7 +212,7 @@ impl Engine {
         self.go_on(incoming, source, entry);
     }
 
-    /// Copies one piece to where the message goes, and ends the message with its last.
+    /// Copies one piece to its destination, and ends the message with its last piece.
     fn go_on(&mut self, incoming: &mut Incoming, source: usize, entry: Entry) {
         let bytes = entry.bytes;
         let carrier = &mut incoming.carrier;
@@ -222,9 +231,9 @@ impl Engine {
             }
             Filling::Unexpected(message) => {
                 // SAFETY: the message lives in the matching queues, among the claimed ones, or leaked with `taken_by`,
-                // until its last piece is there; boxed, so that its place does not change.
+                // until its last piece is there; boxed, so its place is fixed.
                 let message = unsafe { &mut **message };
-                // What the carrier gave away is there already.
+                // The part that the carrier gave away is there already.
                 if !message.complete() {
                     // SAFETY: the capacity is the whole message's.
                     unsafe {

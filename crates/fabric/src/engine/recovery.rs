@@ -1,19 +1,22 @@
-//! What is sent again is compared with what was sent; and how a replay that goes another way is reported.
+//! The comparison of repeated sends with the first ones, and the report of a replay on another course.
 
 use super::*;
 use crate::padding;
 
 impl Engine {
-    /// A send that a former life made: must be the same, byte for byte.
+    /// A send that a former life made: it must be the same, byte for byte.
     #[cold]
     pub(super) fn redo(&mut self, destination: usize, ssn: u64, message: Message) {
         let (log, _) = self.peers.log(&self.node, destination);
         if ssn <= log.forgotten {
             return;
         }
-        let mut reader = log.redo.take().expect("a channel with sends to redo has a log");
+        let mut former = log.redo.take();
+        let found = former.as_mut().and_then(|reader| reader.peek(&self.node));
+        let Some((mut reader, first)) = former.zip(found) else {
+            return self.make_again(destination, message);
+        };
         let mut pieces = Pieces::new(message.iov);
-        let first = reader.peek(&self.node).expect("the log holds every send to redo");
         if first.envelope != message.envelope {
             self.differs(destination, ssn, first, message, "its envelope");
         }
@@ -49,10 +52,18 @@ impl Engine {
             };
         }
         if progress.done < message.total {
-            // The former life was killed in the middle of this message: its receiver may be waiting for the rest.
+            // The former life was killed in the middle of this message: its receiver may wait for the rest.
             self.append(destination, message, &mut progress, false);
         }
         self.peers.log(&self.node, destination).0.redo = Some(reader);
+        self.peers.ring(&self.node, destination);
+    }
+
+    /// A former life's send that was lost with the node: its receiver was there, too, and begins again.
+    #[cold]
+    fn make_again(&mut self, destination: usize, message: Message) {
+        assert!(self.node.moves, "the log holds every send to redo");
+        self.append_with_piggyback(destination, message, &mut Progress::default(), true);
         doorbell::ring(&self.node, destination);
     }
 
@@ -61,7 +72,7 @@ impl Engine {
         self.diverged(destination, ssn, before, now, what)
     }
 
-    /// What is sent again is not what was sent: the envelopes and lengths of both.
+    /// A repeated send differs from the first one: the envelopes and lengths of both.
     pub(super) fn diverged(
         &self,
         destination: usize,
@@ -89,7 +100,7 @@ impl Engine {
         ))
     }
 
-    /// Inside the group there is no log that would tell before.
+    /// Inside the group no log shows the difference earlier.
     #[cold]
     pub(super) fn sent_other(&self, source: usize, what: &str) -> ! {
         self.not_deterministic(&format!("rank {source} sent {what} to rank {}", self.node.rank))

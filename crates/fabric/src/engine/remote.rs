@@ -21,7 +21,7 @@ fn piece(bytes: &[u8]) -> libc::iovec {
 }
 
 impl Engine {
-    /// Starts a read of `iov`'s length from `target`. Answers 0 or -FI_EAGAIN.
+    /// Starts a read of `iov`'s length from `target`. Returns 0 or -FI_EAGAIN.
     pub fn read_remote(
         &mut self,
         target: usize,
@@ -32,11 +32,11 @@ impl Engine {
     ) -> isize {
         let room = Room::of(iov);
         let bytes = room.bytes() as u64;
-        let operation = self.calls.rma.begin(room, send);
+        let operation = self.calls.rma.begin(target, room, send);
         let mut request = [0u8; 16];
         request[..8].copy_from_slice(&bytes.to_le_bytes());
         request[8..].copy_from_slice(&operation.to_le_bytes());
-        // It lives on the stack, and must be taken at once.
+        // It is on the stack, so the read must copy it at once.
         let context = SendContext {
             inject: true,
             ..SendContext::QUIET
@@ -49,11 +49,14 @@ impl Engine {
         );
         if answer != 0 {
             self.calls.rma.give_up(operation);
+        } else if self.is_lost_on(target) {
+            let done = self.calls.rma.abandon(target);
+            self.calls.completions.extend(done);
         }
         answer
     }
 
-    /// Starts a write of `iov` to `target`. Answers 0 or -FI_EAGAIN.
+    /// Starts a write of `iov` to `target`. Returns 0 or -FI_EAGAIN.
     pub fn write_remote(
         &mut self,
         target: usize,
@@ -62,7 +65,7 @@ impl Engine {
         key: u64,
         send: SendContext,
     ) -> isize {
-        let operation = self.calls.rma.begin(Room::of(&[]), send);
+        let operation = self.calls.rma.begin(target, Room::of(&[]), send);
         let mut pieces = vec![piece(self.calls.rma.number(operation))];
         pieces.extend_from_slice(iov);
         let context = SendContext {
@@ -72,6 +75,9 @@ impl Engine {
         let answer = self.send(target, internal(Kind::Write, address, key), &pieces, context);
         if answer != 0 {
             self.calls.rma.give_up(operation);
+        } else if self.is_lost_on(target) {
+            let done = self.calls.rma.abandon(target);
+            self.calls.completions.extend(done);
         }
         answer
     }

@@ -3,17 +3,17 @@
 use super::*;
 
 impl Engine {
-    /// What the MPI library tells others of the present endpoint.
+    /// The name of the present endpoint that the MPI library announces.
     pub fn name(&self) -> u64 {
         self.node.rank as u64 | u64::from(self.calls.endpoints.own) << 32
     }
 
-    /// The same of another rank, as far as this one knows.
+    /// The same for another rank, as far as this one knows.
     pub fn name_of(&self, rank: usize) -> u64 {
         rank as u64 | u64::from(self.calls.endpoints.wanted[rank]) << 32
     }
 
-    /// The rank behind such a name, to which messages go from now on; None: it is no name.
+    /// The rank of such a name, to which messages go from now on; None: it is not a name.
     pub fn learn(&mut self, name: u64) -> Option<u32> {
         let (rank, number) = (name as u32, (name >> 32) as u32);
         let wanted = self.calls.endpoints.wanted.get_mut(rank as usize)?;
@@ -65,7 +65,7 @@ impl Engine {
             let mut all = all.chain(&self.calls.endpoints.early);
             all.any(|(_, kept)| std::ptr::eq(&**kept, message))
         };
-        // The rest of what was on its way to memory that may be something else by now.
+        // Drops the rest of messages on their way to memory that may have another use now.
         for incoming in self.peers.incoming.iter_mut().flatten() {
             incoming.filling = match std::mem::replace(&mut incoming.filling, Filling::Nothing) {
                 Filling::Nothing => Filling::Nothing,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::node::tests::pair;
 
-    /// What the next receive of `engine` gets.
+    /// The value that the next receive of `engine` gets.
     fn received(engine: &mut Engine) -> Option<u64> {
         let word = [0u8; 8];
         post(engine, 0, 7, &word);
@@ -134,7 +134,7 @@ mod tests {
             assert_eq!((one.name(), two.name()), (0, 1));
             send(&mut one, 1, 7, &11u64.to_le_bytes());
             assert_eq!(received(&mut two), Some(11));
-            // Nobody receives this one, and that one comes too late.
+            // No receive takes this one, and that one comes too late.
             send(&mut one, 1, 7, &12u64.to_le_bytes());
             two.poll();
             send(&mut one, 1, 7, &13u64.to_le_bytes());
@@ -147,7 +147,7 @@ mod tests {
             send(&mut one, 1, 7, &16u64.to_le_bytes());
             assert_eq!(received(&mut two), Some(15));
             assert_eq!(received(&mut two), Some(16));
-            // As one that replays, or has returned: others know already what it will open.
+            // Like a rank that replays, or has returned: others already know what it will open.
             one.learn(two.name() + (1 << 32));
             send(&mut one, 1, 7, &17u64.to_le_bytes());
             send(&mut one, 1, 7, &18u64.to_le_bytes());
@@ -155,7 +155,7 @@ mod tests {
             two.reopen();
             assert_eq!(received(&mut two), Some(17));
             assert_eq!(received(&mut two), Some(18));
-            // Two markers, and no name of a rank that there is not.
+            // Two markers, and no name of a missing rank.
             assert_eq!(two.meters.deliveries, 10);
             assert_eq!(one.learn(2), None);
         }

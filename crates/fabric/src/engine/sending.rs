@@ -1,31 +1,35 @@
-//! Sends: appended to a channel's log, and what happens when one may not leave yet.
+//! Sends: appends to a channel's log, and the steps when a message may not leave yet.
 
 use super::*;
 use crate::log;
 
-/// How long a rank whose log is full waits for images of others.
+/// How long a rank with a full log waits for images of others.
 const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
-/// How long a rank that leaves MPI sleeps until it looks again whether its deferred messages may leave.
+/// How long a rank that leaves MPI sleeps between two looks at its deferred messages.
 const LOOK_NS: u64 = 1_000_000;
 
-/// What has become of a message that was to be sent.
+/// The outcome of a send.
 pub(super) enum Fate {
-    /// It lies where its receiver will find it.
+    /// The message is where its receiver finds it.
     Gone,
-    /// So much of it does; the rest waits for room.
+    /// So much of it is; the rest waits for room.
     Waits(Progress),
     /// There was no room, and it cannot wait.
     Refused,
 }
 
 impl Engine {
-    /// Sends one message. Answers 0 or -FI_EAGAIN (an inject that finds no room, only without retention).
+    /// Sends one message. Returns 0 or -FI_EAGAIN (an inject without room, only without retention).
     pub fn send(&mut self, destination: usize, envelope: Envelope, iov: &[libc::iovec], context: SendContext) -> isize {
         if self.calls.endpoints.some_are_new {
             self.say_endpoint(destination);
         }
         let mut guard = Guard::new();
         self.enter();
+        if self.is_not_sent(destination, envelope.tag) {
+            self.calls.completions.extend(context.completion());
+            return 0;
+        }
         let message = Message {
             envelope,
             iov,
@@ -34,7 +38,7 @@ impl Engine {
         };
         let mut waiting_since = 0;
         while !self.has_room(destination, message.total) {
-            // Nothing has been done for this message yet, so that this rank can have an image, too.
+            // The message has changed nothing yet, so this rank can have an image, too.
             drop(guard);
             self.wait_for_room(&mut waiting_since, destination, message.total);
             guard = Guard::new();
@@ -72,7 +76,7 @@ impl Engine {
         true
     }
 
-    /// What the protocol says of the next message to `destination`; None: nothing is repeated.
+    /// The protocol's number for the next message to `destination`; None: nothing is repeated.
     #[inline]
     fn number(&mut self, destination: usize) -> Option<Sending> {
         let protocol = self.life.protocol.as_mut()?;
@@ -84,7 +88,7 @@ impl Engine {
         Some(sending)
     }
 
-    /// The log is the transmission: what stands there is sent.
+    /// The log is the transmission: a message in it is sent.
     #[inline]
     fn put_into_log(&mut self, destination: usize, sending: Option<Sending>, message: Message, inject: bool) -> Fate {
         let mut progress = Progress::default();
@@ -108,12 +112,12 @@ impl Engine {
                 return Fate::Gone;
             }
             Some(Sending::Now { .. }) if self.history.is_causal() => {
-                self.append_with_piggyback(destination, message, &mut progress)
+                self.append_with_piggyback(destination, message, &mut progress, false)
             }
             Some(Sending::Now { .. }) => self.append(destination, message, &mut progress, false).0,
         };
         if progress.started {
-            doorbell::ring(&self.node, destination);
+            self.peers.ring(&self.node, destination);
         }
         match done {
             true => Fate::Gone,
@@ -122,12 +126,19 @@ impl Engine {
         }
     }
 
-    fn append_with_piggyback(&mut self, destination: usize, message: Message, progress: &mut Progress) -> bool {
+    /// With what it carries under causal logging; `again`: a former life has sent it.
+    pub(super) fn append_with_piggyback(
+        &mut self,
+        destination: usize,
+        message: Message,
+        progress: &mut Progress,
+        again: bool,
+    ) -> bool {
         let rclock = self.life.protocol().rclock();
         let Some(causality) = self.history.causality() else {
             return self.append(destination, message, progress, false).0;
         };
-        let piggyback = causality.piggyback(&self.node, &self.pace, destination, rclock);
+        let piggyback = causality.piggyback(&self.node, &self.pace, destination, rclock, again);
         let message = Message {
             piggyback: &piggyback,
             ..message
@@ -139,8 +150,8 @@ impl Engine {
         done
     }
 
-    /// A send inside the group. Those of former lives are not in the log any more; how many there were must outlive it, and so is
-    /// noted before the receiver can have the message.
+    /// A send inside the group. The log no longer has those of former lives. Their number must outlive the log, so it
+    /// is noted before the receiver can have the message.
     fn note_inside(&mut self, destination: usize, sending: Sending) {
         let (Sending::Now { ssn } | Sending::Hold { ssn } | Sending::Redo { ssn }) = sending;
         let sent_ever = self.node.announced(self.node.rank, destination);
@@ -148,7 +159,7 @@ impl Engine {
             sent_ever.store(ssn, Ordering::Release);
         }
         if matches!(sending, Sending::Now { .. }) && self.life.protocol().is_replaying() {
-            // All that was sent before what is still to be repeated has been visible.
+            // All sends before those still to be repeated were visible.
             self.sent_more(destination);
         }
     }
@@ -178,18 +189,18 @@ impl Engine {
         let (log, arena) = self.peers.log(&self.node, destination);
         let (done, held) = log.writer.append(arena, &self.node, message, progress, hold);
         if self.node.in_groups {
-            // Who talks to whom.
+            // Counts sends per destination, for forming groups.
             self.node.sent(destination).store(log.writer.begun(), Ordering::Relaxed);
         }
         if !done && self.life.protocol.is_some() {
-            // An answer that is sent in the middle of a delivery, or by a rank that repeats its sends.
+            // An answer sent in the middle of a delivery, or by a rank that repeats its sends.
             Arena::report_full(&self.node);
         }
         (done, held)
     }
 
-    /// Whether the log has room for a whole message (a receiver that waits for the rest of one cannot have an image), if need
-    /// be after forgetting what nobody needs any more. What is sent again needs no room.
+    /// Whether the log has room for a whole message, if need be after forgetting unneeded parts. A receiver that waits for
+    /// the rest of a message cannot have an image. Repeated sends need no room.
     #[inline]
     fn has_room(&mut self, destination: usize, bytes: usize) -> bool {
         let bytes = bytes + self.history.causality().map_or(0, |causality| causality.most_bytes());
@@ -227,7 +238,7 @@ impl Engine {
         doorbell::sleep(&self.node, 1_000_000, || false);
     }
 
-    /// Goes on with sends that had found no room, or have been deferred.
+    /// Continues sends that had no room, or were deferred.
     pub(super) fn progress_sends(&mut self) {
         let mut blocked: Vec<usize> = Vec::new();
         let mut index = 0;
@@ -235,7 +246,7 @@ impl Engine {
             let destination = self.outbox.waiting[index].destination;
             let passes = !self.node.in_groups || self.node.passes(destination);
             if !passes && !blocked.contains(&destination) {
-                // It may pass from now on; what comes behind this one must not be earlier.
+                // It may pass from now on; later ones must not overtake this one.
                 blocked.push(destination);
             }
             if blocked.contains(&destination) {
@@ -248,7 +259,7 @@ impl Engine {
             let done = self.append(destination, send.message(), &mut progress, false).0;
             send.progress = progress;
             if progress.done > before.done || done {
-                doorbell::ring(&self.node, destination);
+                self.peers.ring(&self.node, destination);
             }
             if done {
                 self.calls.completions.extend(send.completion);
@@ -263,7 +274,7 @@ impl Engine {
         }
     }
 
-    /// A message that may not leave now because of a wave of groups. False: it can neither be copied nor wait.
+    /// A message that may not leave now, in a wave of groups. False: it can neither be copied nor wait.
     #[cold]
     fn defer(&mut self, destination: usize, message: Message, completion: Option<Completion>, inject: bool) -> bool {
         let deferred = self.outbox.defer(&self.node, destination, message, completion, inject);
@@ -273,7 +284,7 @@ impl Engine {
         true
     }
 
-    /// How many messages have been sent to whom, in a node memory that was emptied.
+    /// Publishes how many messages went to each rank, in an emptied node memory.
     pub(super) fn show_sent(&self) {
         for destination in 0..self.node.size {
             if let Some(writer) = self.peers.writer(destination) {
@@ -282,14 +293,14 @@ impl Engine {
         }
     }
 
-    /// MPI is being left: what the program takes for sent must leave. It may be part of a wave meanwhile.
+    /// The rank leaves MPI: messages that the program takes for sent must leave. It may be part of a wave meanwhile.
     pub(super) fn send_deferred(&mut self) {
         while self.outbox.has_buffered() {
             let guard = Guard::new();
             self.enter();
             self.progress_sends();
             let node = &self.node;
-            // A rank that has left MPI takes nothing more.
+            // A rank that has left MPI takes no more.
             let phase = |rank: usize| node.control(rank, control::PHASE).load(Ordering::Acquire);
             let is_left = self.outbox.keep_for(node, |rank| phase(rank) != nm::PHASE_CLOSED);
             drop(guard);

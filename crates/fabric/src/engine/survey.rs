@@ -1,4 +1,4 @@
-//! What a later life of a rank finds in its arena: the logs that former ones had written, and their record.
+//! What a later life of a rank finds in its arena: the logs and the record of former lives.
 
 use super::peers::Log;
 use crate::arena::Arena;
@@ -10,11 +10,35 @@ use resurgo_wire::node_memory as nm;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+/// Of this rank's arena only the logs are back from other nodes: finds the segments that they use.
+pub fn take_over(node: &Node) {
+    let (mut serials, mut slots) = (0, 0);
+    for destination in 0..node.ranks() {
+        if node.channel(node.rank, destination).load(Ordering::Acquire) == 0 {
+            continue;
+        }
+        let mut reader = Reader::new(node.rank, destination);
+        reader.open(node);
+        loop {
+            let entry = reader.peek_any(node);
+            let (serial, slot) = reader.position();
+            node.serial_in(node.rank, slot).store(serial + 1, Ordering::Release);
+            (serials, slots) = (serials.max(serial + 1), slots.max(slot + 1));
+            match entry {
+                Some(entry) => reader.advance(entry.bytes),
+                None => break,
+            }
+        }
+    }
+    node.own(nm::arena::NEXT_SERIAL).store(serials, Ordering::Release);
+    node.own(nm::arena::SLOTS_TAKEN).store(slots as u64, Ordering::Release);
+}
+
 /// What a rank finds of former lives in its own logs.
 pub struct Survey {
-    /// Own logs, with writers behind everything that was published.
+    /// This rank's logs, with writers behind all published entries.
     pub logs: Vec<Option<Box<Log>>>,
-    /// Per destination, messages made visible, from the beginning of the job.
+    /// Per destination, visible messages from the beginning of the job.
     pub sent_before: Vec<u64>,
 }
 
@@ -55,7 +79,7 @@ impl Survey {
         survey
     }
 
-    /// A channel inside the group: the log has been cut off where the image was, and what was sent since is sent anew.
+    /// A channel inside the group: the log ends where the image was, and later sends are made anew.
     fn go_on_inside(&mut self, node: &Node, destination: usize, log: Option<Box<Log>>, linked: &mut [bool]) {
         self.sent_before[destination] = node.announced(node.rank, destination).load(Ordering::Acquire);
         self.logs[destination] = log;
@@ -85,7 +109,7 @@ impl Survey {
             }
             reader.advance(entry.bytes);
         }
-        // The walk may have gone on into a segment that is still empty.
+        // The walk may end in a segment that is still empty.
         full.extend(segments.iter().rev().skip(1));
         linked[reader.position().1] = true;
         self.logs[destination] = Some(Box::new(Log {

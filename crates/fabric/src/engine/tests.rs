@@ -5,7 +5,7 @@ use crate::log::Writer;
 use crate::matching::Room;
 use crate::node::tests::pair;
 
-/// Segments of each log: more than all that a test sends, while a channel without a log takes less than a large message.
+/// Segments of each log: more than a test sends, while a channel without a log takes less than a large message.
 const SEGMENTS: usize = 256;
 const LARGE: usize = 5 << 20;
 
@@ -48,7 +48,7 @@ pub fn post(engine: &mut Engine, source: u32, tag: u64, room: &[u8]) {
     engine.receive(receive, true);
 }
 
-/// Reads until an operation has finished.
+/// Reads until an operation finishes.
 fn complete(engine: &mut Engine) -> Completion {
     for _ in 0..1000 {
         if let Some(completion) = engine.calls.completions.pop_front() {
@@ -59,7 +59,7 @@ fn complete(engine: &mut Engine) -> Completion {
     panic!("nothing has come to rank {}", engine.node.rank);
 }
 
-/// Reads as `receiver` until an operation has finished, while the sender reads all the time.
+/// Reads as `receiver` until an operation finishes, while the sender reads all the time.
 fn complete_beside(sender: &mut Engine, receiver: &mut Engine) -> Completion {
     for _ in 0..1000 {
         sender.poll();
@@ -118,7 +118,7 @@ fn a_message_longer_than_a_window_passes_as_its_receiver_reads() {
         let (one, two) = pair(SEGMENTS, logs);
         let (mut one, mut two) = (Engine::new(one), Engine::new(two));
         let sent = pattern(LARGE);
-        // Once it comes before its receive, once after.
+        // Once before its receive, once after.
         for early in [false, true] {
             let room = vec![0u8; LARGE];
             if !early {
@@ -146,7 +146,7 @@ fn a_message_longer_than_a_window_passes_as_its_receiver_reads() {
     }
 }
 
-/// Steps of rank 1 in a program: it answers each word of rank 0, having looked for it in vain now and then.
+/// Steps of rank 1 in a program: it answers each word of rank 0, with unsuccessful probes now and then.
 fn answer(two: &mut Engine, step: u64) {
     if step.is_multiple_of(3) {
         two.poll();
@@ -161,7 +161,7 @@ fn answer(two: &mut Engine, step: u64) {
 
 const STEPS: u64 = 7;
 
-/// Rank 0 sends what rank 1 answers in this step.
+/// Rank 0 sends the word for this step.
 fn ask(one: &mut Engine, step: u64) {
     send(one, 1, step, &(step + 40).to_le_bytes());
 }
@@ -218,9 +218,9 @@ fn a_later_life_repeats_what_the_former_ones_did_wherever_they_died() {
     }
 }
 
-/// Another view of the same rank's memory, for what is done while an image is kept.
+/// Another view of the same rank's memory, for use while an image is kept.
 fn twin(node: &Node) -> Node {
-    // SAFETY: what it owns are lists of a pair's node, which are empty and have no memory.
+    // SAFETY: it owns only lists of a pair's node, which are empty and have no memory.
     unsafe { std::ptr::read(node) }
 }
 
@@ -276,7 +276,7 @@ fn ranks_with_logs_that_return_together_find_what_was_under_way_and_nothing_that
     assert!(!one.life.replaying && !two.life.replaying, "there is nothing to repeat");
     answer(&mut two, 1);
     assert!(is_quiet(&mut two));
-    // They may do something else than those.
+    // They may act differently.
     send(&mut one, 1, 2, &5u64.to_le_bytes());
     assert_eq!(receive(&mut two, 0, 2), 5);
     for step in 0..2 {
@@ -302,7 +302,7 @@ fn the_rest_of_a_message_comes_from_the_next_life() {
         total: sent.len(),
         piggyback: &[],
     };
-    // As one that is killed while it copies: the first pieces are there.
+    // As if killed while copying: the first pieces are there.
     let first = Message { total: 60_000, ..cut };
     Writer::new(&two.node, 0).append(&mut two.peers.arena, &two.node, first, &mut Progress::default(), false);
     let (_, slot) = nm::dereference(two.node.channel(1, 0).load(Ordering::Acquire));
@@ -322,7 +322,7 @@ fn the_rest_of_a_message_comes_from_the_next_life() {
     assert!(room == sent);
 }
 
-/// What the agent does to the node memory before ranks return to a wave.
+/// Empties the node memory as the agent does before ranks return to a wave.
 fn empty(node: &Node) {
     let fields = [nm::arena::SLOTS_TAKEN, nm::arena::NEXT_SERIAL];
     fields
@@ -342,7 +342,7 @@ fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_lat
     let (mut one, mut two) = (Engine::new(one), Engine::new(two));
     send(&mut one, 1, 1, &7u64.to_le_bytes());
     assert_eq!(receive(&mut two, 0, 1), 7);
-    // Under way at the wave: a small one, and one of which a part has found no room.
+    // Under way at the wave: a small message, and one with a part that had no room.
     let sent = pattern(LARGE);
     send(&mut two, 0, 2, &8u64.to_le_bytes());
     send(&mut one, 1, 3, &sent);
@@ -352,7 +352,7 @@ fn ranks_that_return_to_a_wave_find_what_was_under_way_and_nothing_that_came_lat
     assert!(!one.is_drained() && !two.is_drained());
     while one.drain() + two.drain() > 0 {}
     assert!(one.is_drained() && two.is_drained());
-    // These two are the images. Other lives returned to them before, and sent what is void now.
+    // These two are the images. Other lives returned to them before, and sent messages that are void now.
     empty(&one.node);
     empty(&two.node);
     let junk = Envelope {

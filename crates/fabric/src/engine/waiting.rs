@@ -1,4 +1,4 @@
-//! What a rank does while nothing has come: look again, then give its core away until another rank rings.
+//! The steps of a rank without news: it looks again, then yields its core until another rank rings.
 
 use super::pace::YIELD_US;
 use super::*;
@@ -10,17 +10,21 @@ const FIRST_SLEEP_NS: u64 = 1_000_000;
 impl Engine {
     /// True: waited inside this read, look again.
     ///
-    /// Reads that follow one another quickly and find nothing come from a program that waits. It polls for as long as
-    /// `--spin` says and then gives its core away, never for longer than it has waited. If it does a little work between its reads,
-    /// it goes on after each sleep for as long as that lasted: it is slowed down by a factor of two at most.
+    /// Quick reads in a row that find nothing come from a waiting program. It polls for the time of `--spin` and then
+    /// yields its core, never for longer than it has waited. If it does a little work between its reads, it goes on
+    /// after each sleep for as long as that lasted. So it is at most half as fast.
     pub(super) fn wait_if_idle(&mut self) -> bool {
         if self.peers.memories.is_some() {
             return self.wait_if_nothing_is_served();
         }
-        let now = ticks();
+        // Looking at sockets takes system calls, which are not the program's time.
+        let now = match self.peers.direct {
+            Some(_) => self.pace.began,
+            None => ticks(),
+        };
         let Some(idle) = self.pace.idle(now) else { return false };
         if self.outbox.holds() {
-            // Own sends wait for the event logger, and others for them: its answer is what to wait for.
+            // This rank's sends wait for the event logger, and other ranks for them: it waits for that answer.
             if idle > self.pace.spin
                 && let Some(logger) = self.history.logger()
             {
@@ -28,12 +32,13 @@ impl Engine {
             }
             return false;
         }
-        if idle < self.pace.spin {
-            // A round through the MPI library's own wait loop costs more than looking again here.
-            let until = now + idle.min(self.pace.us(LOOK_US));
+        let looks = self.looks();
+        if looks && idle < self.pace.spin {
+            // A round through the MPI library's wait loop costs more than looking again here.
+            let until = ticks() + idle.min(self.pace.us(LOOK_US));
             let hot = self.peers.ready.hot;
             while ticks() < until {
-                if self.has_entry(hot) || doorbell::any_ready(&self.node) {
+                if self.has_entry(hot) || doorbell::any_ready(&self.node) || self.peers.receive(&self.node) {
                     return true;
                 }
                 self.warm_up(hot);
@@ -41,13 +46,16 @@ impl Engine {
             }
             return false;
         }
-        if self.pace.is_yielding(idle) && self.pace.give_way(now) {
+        if looks && self.pace.is_yielding(idle) && self.pace.give_way(ticks()) {
             return true;
         }
         let Some(mut nanoseconds) = self.pace.sleep_due(now, idle, self.life.is_shared()) else {
             return false;
         };
         if self.outbox.has_deferred() {
+            nanoseconds = nanoseconds.min(FIRST_SLEEP_NS);
+        }
+        if self.peers.has_cares() && self.peers.wait_for_room(&self.node) {
             nanoseconds = nanoseconds.min(FIRST_SLEEP_NS);
         }
         self.doze(nanoseconds);
@@ -58,17 +66,29 @@ impl Engine {
         true
     }
 
+    /// Whether to look for a while before sleeping.
+    fn looks(&self) -> bool {
+        self.peers.direct.is_none() || self.pace.looks()
+    }
+
     fn doze(&mut self, longest_ns: u64) {
         self.node.add(Cost::Sleeps, 1);
         let node = &self.node;
         let incoming = &mut self.peers.incoming[self.peers.ready.hot];
-        doorbell::sleep(node, longest_ns, || {
+        let heard = self.failures.heard;
+        let ready = || {
             let hot = incoming.as_mut();
-            doorbell::any_ready(node) || hot.is_some_and(|hot| hot.carrier.peek(node).is_some())
-        });
+            doorbell::any_ready(node)
+                || failures::are_news(node, heard)
+                || hot.is_some_and(|hot| hot.carrier.peek(node).is_some())
+        };
+        match &mut self.peers.direct {
+            Some(direct) => direct.sleep(node, longest_ns, ready),
+            None => doorbell::sleep(node, longest_ns, ready),
+        }
     }
 
-    /// Whoever is waited for is probably sent to next, and a retained log always goes on in cold memory.
+    /// This rank probably sends next to the rank that it waits for, and a retained log always continues in cold memory.
     #[inline]
     fn warm_up(&mut self, destination: usize) {
         if self.life.protocol.is_some()
@@ -79,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Waits until something has come from `source`: the record says that the next delivery is from there.
+    /// Waits for a message from `source`: by the record, the next delivery is from there.
     pub(super) fn wait_for(&mut self, source: usize) {
         if self.peers.memories.is_some() {
             self.wait_until_served();
@@ -104,7 +124,7 @@ impl Engine {
         self.peers.incoming[source] = Some(incoming);
     }
 
-    /// The next delivery that a former life has made.
+    /// The next delivery of a former life.
     pub(super) fn next_recorded(&mut self) -> Recorded {
         match self.history.stable {
             Stable::Reported => self.wait_until_served(),
@@ -115,12 +135,13 @@ impl Engine {
         }
     }
 
-    /// Spins and then sleeps until `carrier` has another entry from `source`, or a while has passed.
-    pub(super) fn pause_for(&mut self, carrier: &mut Carrier, source: usize) {
+    /// Spins and gives the core away for a while. True: `carrier` has another entry from `source`.
+    fn look_for(&mut self, carrier: &mut Carrier, source: usize) -> bool {
         let until = ticks() + self.pace.spin;
         while ticks() < until {
+            self.peers.receive(&self.node);
             if carrier.peek(&self.node).is_some() {
-                return;
+                return true;
             }
             self.warm_up(source);
             std::hint::spin_loop();
@@ -129,43 +150,61 @@ impl Engine {
         loop {
             let now = ticks();
             if now >= until || !self.pace.give_way(now) {
-                break;
+                return false;
             }
+            self.peers.receive(&self.node);
             if carrier.peek(&self.node).is_some() {
-                return;
+                return true;
             }
         }
+    }
+
+    /// Spins and then sleeps until `carrier` has another entry from `source`, or a while has passed.
+    pub(super) fn pause_for(&mut self, carrier: &mut Carrier, source: usize) {
+        if self.looks() && self.look_for(carrier, source) {
+            return;
+        }
+        self.peers.wait_for_room(&self.node);
+        self.peers.receive(&self.node);
         let node = &self.node;
-        doorbell::sleep(node, FIRST_SLEEP_NS, || carrier.peek(node).is_some());
+        let ready = || carrier.peek(node).is_some();
+        match &mut self.peers.direct {
+            Some(direct) => direct.sleep(node, FIRST_SLEEP_NS, ready),
+            None => doorbell::sleep(node, FIRST_SLEEP_NS, ready),
+        }
     }
 }
 
-/// A wait in a replay, which would last for ever if all that are waited for wait too, in a ring: some of them does not repeat what it
-/// has sent.
+/// A wait in a replay. It would last for ever if all awaited ranks wait, too, in a ring: one of them does not repeat
+/// its sends. The coordinator finds rings of several nodes.
 #[derive(Default)]
 struct Vain {
     looks: u64,
-    /// The ranks of the ring but this one, with what they said of their waits.
+    /// The other ranks of the ring, with their states.
     ring: Vec<(usize, u64)>,
 }
 
-const SOURCE_BITS: u32 = 16;
-const LOOKS_BITS: u32 = 24;
-const LOOKS: u64 = (1 << LOOKS_BITS) - 1;
+const SOURCE_BITS: u32 = nm::WAIT_SOURCE_BITS;
+const LOOKS_BITS: u32 = nm::WAIT_LOOKS_BITS;
+const LOOKS: u64 = nm::WAIT_LOOKS >> SOURCE_BITS;
 /// Looks between two walks around the ring.
 const WALK: u64 = 16;
 
 impl Vain {
-    /// Says that this rank has looked again, in its wait number `wait`, and found nothing from `source`. True: nothing will come.
+    /// Publishes that this rank has looked again, in its wait number `wait`, and found nothing from `source`. True: no
+    /// message will come.
     ///
-    /// That is certain when every rank of the ring has looked in vain, twice, since all of them were seen to wait: no message was on
-    /// its way then, and none has been sent since.
+    /// That is certain when every rank of the ring has looked in vain, twice, since all were seen to wait. No message
+    /// was on its way then, and none was sent since.
     fn look(&mut self, node: &Node, wait: u32, source: usize) -> bool {
         self.looks += 1;
         let word =
             (source as u64 + 1) | (self.looks & LOOKS) << SOURCE_BITS | u64::from(wait) << (SOURCE_BITS + LOOKS_BITS);
         node.control(node.rank, control::WAITS_FOR)
             .store(word, Ordering::Release);
+        if node.control(node.rank, control::IN_VAIN).load(Ordering::Acquire) == word & !nm::WAIT_LOOKS {
+            return true;
+        }
         if !self.looks.is_multiple_of(WALK) {
             return false;
         }
@@ -183,7 +222,7 @@ impl Vain {
     }
 }
 
-/// Who waits for whom, from `source` on until that comes to this rank; empty when it does not.
+/// The chain of waiting ranks from `source` on until this rank; empty when it does not come here.
 fn ring(node: &Node, source: usize) -> Vec<(usize, u64)> {
     let mut ring = Vec::new();
     let mut rank = source;

@@ -11,19 +11,32 @@ pub struct Reader {
     slot: usize,
     serial: u64,
     pub(super) place: usize,
-    /// The segment's bytes when it was recycled by its owner and had to be read from the spill file.
+    /// The segment's bytes, read from the spill file because its owner has recycled it.
     pub(super) copy: Option<Box<[u8]>>,
-    /// Bytes between the header and the payload of the entry that was found last.
+    /// Bytes between the header and the payload of the last found entry.
     before: usize,
-    /// The beginning of the piggyback of the message to come, and where that stands ([`Self::reached`]).
+    /// The beginning of the piggyback of the next message, and its place ([`Self::reached`]).
     ahead: Vec<u8>,
     ahead_at: u64,
-    /// The beginning of that has been forgotten: its receiver has the message, or an image of it does.
+    /// The beginning of that is forgotten: the receiver has the message, or an image of it does.
     is_cut: bool,
-    /// What it reads may be forgotten meanwhile, as it is not this reader that is waited for.
+    /// The sender may forget what it reads, because it does not wait for this reader.
     is_guest: bool,
-    /// That has happened.
+    /// The sender has done so.
     is_lost: bool,
+    /// What is stepped over first.
+    skips: Option<Skipping>,
+}
+
+/// Messages that the reader's process has been delivered already: the channel may lie elsewhere now.
+#[derive(Clone, Copy)]
+struct Skipping {
+    /// So many.
+    delivered: u64,
+    /// The channel's first segment, where this began. While that is so, the segments behind it are the channel's.
+    head: u64,
+    /// Messages begun.
+    begun: u64,
 }
 
 impl Reader {
@@ -42,10 +55,58 @@ impl Reader {
             is_cut: false,
             is_guest: false,
             is_lost: false,
+            skips: None,
         }
     }
 
-    /// The process has returned to a wave: the channel begins with what is sent next.
+    /// The process has been delivered so many messages of the channel, and finds the next wherever it is.
+    pub fn find_behind(&mut self, delivered: u64) {
+        *self = Reader::new(self.source, self.destination);
+        self.skips = (delivered > 0).then_some(Skipping {
+            delivered,
+            head: 0,
+            begun: 0,
+        });
+    }
+
+    /// Steps over what has been delivered. False: the next message has not come. The sender may forget delivered
+    /// messages meanwhile, and publishes first where the channel begins then.
+    #[cold]
+    fn skip(&mut self, node: &Node, mut skips: Skipping) -> bool {
+        let channel = node.channel(self.source, self.destination);
+        loop {
+            let head = channel.load(Ordering::Acquire);
+            if head == 0 {
+                return false;
+            }
+            if head != skips.head {
+                self.enter(node, head);
+                (skips.head, skips.begun) = (head, self.begun_before());
+            }
+            self.skips = None;
+            let entry = self.peek_in(node);
+            fence(Ordering::Acquire);
+            if channel.load(Ordering::Acquire) != skips.head {
+                skips.head = 0;
+                continue;
+            }
+            self.skips = Some(skips);
+            let Some(entry) = entry else { return false };
+            match entry.envelope.kind {
+                Kind::More => {}
+                _ if skips.begun >= skips.delivered => {
+                    self.skips = None;
+                    return true;
+                }
+                Kind::Ahead => {}
+                _ => skips.begun += 1,
+            }
+            self.advance(entry.bytes);
+            self.skips = Some(skips);
+        }
+    }
+
+    /// The process has returned to a wave: the channel begins with the next message.
     pub fn restart(&mut self) {
         (self.segment, self.place) = (std::ptr::null(), 0);
     }
@@ -58,13 +119,13 @@ impl Reader {
         self.place = ALIGN;
     }
 
-    /// Messages that begin before the segment being read. Call after a `peek` that found something.
+    /// Messages that begin before the segment being read. Call after a successful `peek`.
     pub fn begun_before(&self) -> u64 {
         // SAFETY: the start of the segment or of its copy.
         unsafe { atomic(self.segment) }.load(Ordering::Relaxed)
     }
 
-    /// Goes to the first segment of a channel that has one.
+    /// Goes to the first segment of a channel, if it has one.
     pub fn open(&mut self, node: &Node) {
         if self.segment.is_null() {
             self.enter(
@@ -77,7 +138,7 @@ impl Reader {
         }
     }
 
-    /// Another reader at the same place. Only for own logs.
+    /// Another reader at the same place. Only for logs of this rank.
     pub fn again(&self) -> Reader {
         let copy = self.copy.clone();
         Reader {
@@ -88,7 +149,7 @@ impl Reader {
         }
     }
 
-    /// False when the owner has recycled the slot since: what was read from it must be read again from the file.
+    /// False when the owner has recycled the slot: the reader must read again from the file.
     #[inline]
     fn in_memory(&self, node: &Node) -> bool {
         (!node.spill && !self.is_guest) || self.copy.is_some() || self.is_still_there(node)
@@ -99,13 +160,13 @@ impl Reader {
         node.serial_in(self.source, self.slot).load(Ordering::Acquire) == self.serial + 1
     }
 
-    /// The sender has forgotten what a reader made by [`Self::at`] was reading: what came from it last is not to be used.
+    /// The sender has forgotten what a reader made by [`Self::at`] was reading: its last results are invalid.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// The next entry, or None when the sender has published nothing more. What comes ahead of a message is stepped over and
-    /// kept for [`Self::piggyback`].
+    /// The next entry, or None when the sender has published nothing more. Steps over Ahead entries and keeps them for
+    /// [`Self::piggyback`].
     #[inline]
     pub fn peek(&mut self, node: &Node) -> Option<Entry> {
         loop {
@@ -121,7 +182,7 @@ impl Reader {
         let (from, bytes) = (entry.total as usize, entry.bytes);
         let mut ahead = std::mem::take(&mut self.ahead);
         if from == 0 {
-            // What stood before belongs to nothing.
+            // Earlier Ahead entries belong to no message.
             ahead.clear();
             (self.ahead_at, self.is_cut) = (self.place_word(), false);
         }
@@ -133,8 +194,8 @@ impl Reader {
         self.advance(bytes);
     }
 
-    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned. False: a reader made by [`Self::at`] came too late
-    /// for the beginning of that; whoever is to know it does.
+    /// Replaces `bytes` by the piggyback of the message whose first entry `peek` returned. False: a reader made by
+    /// [`Self::at`] came too late for its beginning; the ranks that must know it do.
     #[inline]
     pub fn piggyback(&mut self, node: &Node, entry: &Entry, bytes: &mut Vec<u8>) -> bool {
         bytes.clear();
@@ -147,7 +208,7 @@ impl Reader {
         }
         let from = bytes.len();
         bytes.resize(from + entry.piggyback, 0);
-        // It stands between the header and what is the payload otherwise.
+        // It is between the header and the place where the payload begins otherwise.
         let before = std::mem::take(&mut self.before);
         // SAFETY: room was just made.
         unsafe { self.copy_payload(node, 0, bytes[from..].as_mut_ptr(), entry.piggyback) };
@@ -155,7 +216,8 @@ impl Reader {
         is_whole
     }
 
-    /// Where the next message begins or will begin, with what stands ahead of it, in one word: for [`Self::at`]. 0 before the first.
+    /// Where the next message begins or will begin, including its Ahead entries, in one word: for [`Self::at`]. 0
+    /// before the first.
     pub fn reached(&self) -> u64 {
         match () {
             () if self.segment.is_null() => 0,
@@ -168,7 +230,7 @@ impl Reader {
         nm::reference(self.serial, self.slot) << 10 | (self.place / ALIGN) as u64
     }
 
-    /// Serial of the first segment that a reader needs which goes on where this one is ([`Self::reached`]).
+    /// Serial of the first segment for a reader that continues where this one is ([`Self::reached`]).
     pub fn needs_from(&self) -> u64 {
         match self.reached() {
             0 => 0,
@@ -176,8 +238,8 @@ impl Reader {
         }
     }
 
-    /// A reader of any channel, for somebody who is not its receiver, from `place` on, as [`Self::reached`] gave it; 0: the beginning.
-    /// It may be lost ([`Self::is_lost`]).
+    /// A reader of any channel for another rank than its receiver, from `place` on, as given by [`Self::reached`]; 0:
+    /// the beginning. It may be lost ([`Self::is_lost`]).
     pub fn at(source: usize, destination: usize, node: &Node, place: u64) -> Reader {
         let mut reader = Reader {
             is_guest: true,
@@ -193,6 +255,16 @@ impl Reader {
     /// The next entry of any kind.
     #[inline]
     pub fn peek_any(&mut self, node: &Node) -> Option<Entry> {
+        if let Some(skips) = self.skips
+            && !self.skip(node, skips)
+        {
+            return None;
+        }
+        self.peek_in(node)
+    }
+
+    #[inline]
+    fn peek_in(&mut self, node: &Node) -> Option<Entry> {
         loop {
             if self.segment.is_null() {
                 let reference = node.channel(self.source, self.destination).load(Ordering::Acquire);
@@ -252,8 +324,8 @@ impl Reader {
         }
     }
 
-    /// Asks for the first lines of an entry of `bytes` payload bytes before it is known what becomes of it: they come from another
-    /// processor's cache.
+    /// Asks for the first lines of an entry of `bytes` payload bytes before its destination is known: they come from
+    /// another processor's cache.
     #[inline]
     fn fetch(&self, bytes: usize) {
         for line in (ALIGN..HEADER + bytes.min(FETCH)).step_by(ALIGN) {
@@ -284,10 +356,10 @@ impl Reader {
         }
     }
 
-    /// Calls `differs` with every offset at which the payload of the entry `peek` returned is not as the next bytes of
-    /// `pieces`. Only for own logs.
+    /// Calls `differs` with every offset at which the payload of the entry that `peek` returned differs from the next
+    /// bytes of `pieces`. Only for logs of this rank.
     pub fn compare(&mut self, pieces: &mut Pieces, bytes: usize, differs: impl FnMut(usize)) {
-        // SAFETY: an own segment is recycled by nobody else meanwhile.
+        // SAFETY: no one else recycles an own segment meanwhile.
         unsafe { pieces.compare(self.segment.add(self.place + HEADER + self.before), bytes, differs) }
     }
 
@@ -323,7 +395,7 @@ impl Reader {
         (self.serial, self.slot)
     }
 
-    /// Where the next entry is read, as a reference and an offset; reference 0: nothing has been read.
+    /// The place of the next entry, as a reference and an offset; reference 0: nothing was read.
     pub fn place(&self) -> (u64, usize) {
         if self.segment.is_null() {
             return (0, 0);
@@ -331,7 +403,7 @@ impl Reader {
         (nm::reference(self.serial, self.slot), self.place)
     }
 
-    /// Serial of the segment being read; what lies before it is not needed any more. 0 before the first entry.
+    /// Serial of the segment being read; earlier segments are not needed any more. 0 before the first entry.
     pub fn serial(&self) -> u64 {
         self.serial
     }

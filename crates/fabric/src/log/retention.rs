@@ -1,4 +1,4 @@
-//! Which segments of a channel its sender keeps, and when it uses them again.
+//! The segments that a sender keeps of a channel, and when it reuses them.
 
 use super::*;
 use resurgo_protocol::chandy_lamport::Place;
@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 
 /// What a channel keeps for its receiver.
 pub enum Retention {
-    /// What the receiver has not read; a channel has only so many segments.
+    /// All that the receiver has not read; a channel has only so many segments.
     Window(Window),
-    /// The same, and what is in transit in a wave that stops nobody.
+    /// The same, and what is in transit in a wave that stops no rank.
     Transit(Transit),
-    /// What the receiver's oldest image does not cover.
+    /// All that the receiver's oldest image does not cover.
     Log,
-    /// Inside a group: what the receiver has not read, and what is in transit in a wave that the group may return to.
+    /// Inside a group: all that the receiver has not read, and what is in transit in a wave that the group may return
+    /// to.
     Group(Group),
 }
 
@@ -26,18 +27,18 @@ pub struct Window {
 #[derive(Default)]
 pub struct Transit {
     window: Window,
-    /// Where the channel was at this rank's cut.
+    /// The channel's end at this rank's cut.
     cut: Place,
-    /// Slots of segments that have been read and are in transit: the wave's number beside each.
+    /// Slots of read segments that are in transit, each with the wave's number.
     kept: Vec<(u64, usize)>,
 }
 
 #[derive(Default)]
 pub struct Group {
     kept: Kept,
-    /// The segment that the receiver read when the group stood still for a wave.
+    /// The receiver's segment when the group stood still for a wave.
     stood_at: u64,
-    /// The segment that the receiver read, and the oldest wave there was, when segments were last given back.
+    /// The receiver's segment, and the oldest wave, when segments were last freed.
     forgotten_at: (u64, u64),
 }
 
@@ -64,7 +65,7 @@ impl Retention {
         }
     }
 
-    /// Gives back the segments of the channel to `destination` that nobody can ask for again.
+    /// Frees the segments of the channel to `destination` that no life can ask for again.
     pub fn reclaim(&mut self, segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
         match self {
             Retention::Window(window) => window.read(segments, node, destination, |_, slot| arena.free(node, slot)),
@@ -88,15 +89,15 @@ impl Retention {
         }
     }
 
-    /// All ranks of the group stand still for a wave: where the receiver is, is where its image will be. It goes on when it has
-    /// that, which may be before this rank has its own.
+    /// All ranks of the group stand still for a wave: the receiver's image will be where the receiver is now. The
+    /// receiver goes on when it has that, perhaps before this rank has its own.
     pub fn stand(&mut self, node: &Node, destination: usize) {
         if let Retention::Group(group) = self {
             group.stood_at = node.consumed(node.rank, destination).load(Ordering::Acquire);
         }
     }
 
-    /// The group has returned to the wave of the image that this is part of, and the channel ends where it did.
+    /// The group has returned to the wave of the image that this is part of; the channel ends where it did then.
     pub fn returned(&mut self, segments: &mut Outstanding, node: &Node) {
         if let Retention::Group(group) = self {
             group.kept.forget_before(node.oldest_wave());
@@ -107,7 +108,7 @@ impl Retention {
 }
 
 impl Window {
-    /// Hands every segment that has been read since the last time to `each`.
+    /// Hands every newly read segment to `each`.
     fn read(&mut self, segments: &mut Outstanding, node: &Node, destination: usize, mut each: impl FnMut(u64, usize)) {
         let consumed = node.consumed(node.rank, destination).load(Ordering::Acquire);
         while self.consumed < consumed {
@@ -123,7 +124,7 @@ impl Transit {
         let mut read = Vec::new();
         self.window
             .read(segments, node, destination, |serial, slot| read.push((serial, slot)));
-        // In this order: what the receiver has read since its cut is seen with the cut.
+        // In this order: a sender that sees the cut also sees what the receiver has read since.
         let (receiver, over) = (node.cut_of(destination), node.waves().over);
         self.kept.retain(|(wave, slot)| {
             let needed = *wave > over;
@@ -144,7 +145,17 @@ impl Transit {
 /// The receiver's oldest usable image has read beyond them.
 fn forget(segments: &mut Outstanding, arena: &mut Arena, node: &Node, destination: usize) {
     let needed = node.needed_from(node.rank, destination);
-    let forgotten = segments.iter().take_while(|(serial, _)| *serial < needed).count();
+    let forgotten = match node.moves {
+        // All messages that begin in a segment are delivered if those are that begin before the next. What another
+        // message carries may begin there, too.
+        true => {
+            let least = u64::from(node.piggybacking);
+            let next = segments.iter().skip(1);
+            next.take_while(|(_, slot)| begun_before(node, *slot) + least <= needed)
+                .count()
+        }
+        false => segments.iter().take_while(|(serial, _)| *serial < needed).count(),
+    };
     if forgotten == 0 {
         return;
     }
@@ -158,7 +169,13 @@ fn forget(segments: &mut Outstanding, arena: &mut Arena, node: &Node, destinatio
     }
 }
 
-/// The channel begins in this segment, before those in front of it are used for anything else.
+/// Messages that begin before this segment of an own channel.
+fn begun_before(node: &Node, slot: usize) -> u64 {
+    // SAFETY: the start of an own segment.
+    unsafe { atomic(node.segment(node.rank, slot)) }.load(Ordering::Relaxed)
+}
+
+/// Makes the channel begin in this segment, before earlier ones are reused.
 fn begin_at((serial, slot): (u64, usize), node: &Node, destination: usize) {
     node.channel(node.rank, destination)
         .store(nm::reference(serial, slot), Ordering::Release);
@@ -193,14 +210,14 @@ impl Group {
     }
 }
 
-/// The receiver of the channel from `source` goes on in segment `serial`: what its sender must know of that.
+/// The receiver of the channel from `source` goes on in segment `serial`: publishes what its sender must know of that.
 #[inline]
 pub fn goes_on(node: &Node, source: usize, destination: usize, serial: u64) {
     if !node.logs {
         node.consumed(source, destination).fetch_add(1, Ordering::SeqCst);
         crate::doorbell::show(node, source);
     } else if node.is_inside(source) && destination == node.rank {
-        // It may use what is before that again.
+        // The sender may reuse earlier segments.
         node.consumed(source, destination).store(serial, Ordering::Release);
     }
 }

@@ -18,7 +18,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 }
 
 fn append(writer: &mut Writer, arena: &mut Arena, node: &Node, bytes: &[u8], progress: &mut Progress) -> bool {
-    // In two pieces, so that entries and pieces of memory do not end together.
+    // In two pieces: entries and pieces of memory do not end together.
     let cut = bytes.len() / 3;
     let piece = |part: &[u8]| libc::iovec {
         iov_base: part.as_ptr().cast_mut().cast(),
@@ -34,7 +34,7 @@ fn append(writer: &mut Writer, arena: &mut Arena, node: &Node, bytes: &[u8], pro
     writer.append(arena, node, message, progress, false).0
 }
 
-/// Reads what there is of one message, after `done` bytes of it.
+/// Reads the available part of one message, after `done` bytes of it.
 fn read(reader: &mut Reader, node: &Node, done: &mut Vec<u8>) -> Option<usize> {
     let mut total = None;
     while let Some(entry) = reader.peek(node) {
@@ -98,7 +98,7 @@ fn messages_of_every_size_come_out_as_they_went_in() {
         assert_eq!(got, pattern(size, seed));
     }
     assert!(reader.peek(&receiver).is_none());
-    // A retained log is read again from its beginning by a receiver that has lost everything.
+    // A receiver that has lost everything reads a retained log again from its beginning.
     let mut again = Reader::new(0, 1);
     let mut got = Vec::new();
     assert_eq!(read(&mut again, &receiver, &mut got), Some(0));
@@ -106,16 +106,17 @@ fn messages_of_every_size_come_out_as_they_went_in() {
 
 #[test]
 fn piggybacks_of_every_size_come_out_with_their_messages() {
-    let (sender, mut receiver) = pair(256, true);
-    receiver.piggybacking = true;
+    let (mut sender, mut receiver) = pair(256, true);
+    (sender.piggybacking, receiver.piggybacking) = (true, true);
+    sender.moves = true;
     let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
     let payload = pattern(40, 3);
     let iov = [libc::iovec {
         iov_base: payload.as_ptr().cast_mut().cast(),
         iov_len: payload.len(),
     }];
-    let mut sizes = vec![0, 3, 8, 1000, 1024, 1025, 70_000, 2, 200_000, 0, 64_300, 65_400];
-    // So that some message begins with a segment, and what stands ahead of it ends with the one before.
+    let mut sizes = vec![70_000, 0, 3, 8, 1000, 1024, 1025, 70_000, 2, 200_000, 0, 64_300, 65_400];
+    // Some message begins with a segment, and its Ahead entries end with the segment before.
     sizes.extend((50_000..66_000).step_by(100));
     for (seed, &size) in sizes.iter().enumerate() {
         if size == 200_000 {
@@ -134,6 +135,8 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
                 .append(&mut arena, &sender, message, &mut Progress::default(), false)
                 .0
         );
+        // No image covers anything.
+        writer.reclaim(&mut arena, &sender);
     }
     let mut reader = Reader::new(0, 1);
     let (mut piggyback, mut place) = (Vec::new(), 0);
@@ -153,7 +156,7 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
         place = reader.reached();
     }
     assert!(reader.peek(&receiver).is_none());
-    // The sender forgets one segment after the other: what began in them is not taken for anything.
+    // The sender forgets one segment after the other: no remains of their messages are taken for anything.
     let segments: Vec<_> = writer.outstanding.iter().copied().collect();
     let mut cut = 0;
     for (serial, slot) in segments {
@@ -174,7 +177,7 @@ fn piggybacks_of_every_size_come_out_with_their_messages() {
         }
     }
     assert!(cut > 2, "{cut}");
-    // One that waits behind the beginning of a piggyback needs that again.
+    // A reader behind the beginning of a piggyback needs that again.
     let mut waiting = Reader::new(0, 1);
     while let Some(entry) = waiting.peek(&receiver) {
         waiting.piggyback(&receiver, &entry, &mut piggyback);
@@ -261,7 +264,7 @@ fn without_retention_segments_come_back_when_they_are_read() {
     assert!(rounds > 8, "a channel without retention is bounded");
     let used = || sender.own(fields::SLOTS_TAKEN).load(Ordering::Relaxed);
     assert!(used() <= 64, "{} segments", used());
-    // Also when the receiver reads each message before the next one, all segments are used in turn.
+    // Also when the receiver reads each message before the next one, the channel uses all segments in turn.
     let mut slots = VecDeque::new();
     for seed in 0..400 {
         let bytes = pattern(70_000, seed);
@@ -356,7 +359,7 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
     send(&mut arena, &mut writer, 5);
     writer.stand(&sender);
     let in_transit: Vec<(u64, usize)> = writer.outstanding.iter().copied().collect();
-    // The receiver has been copied, and goes on, before the sender is.
+    // The receiver is copied, and goes on, before the sender is.
     receive(5);
     writer.cut(1);
     let all_are_there = |sender: &Node| {
@@ -368,9 +371,76 @@ fn inside_a_group_segments_come_back_when_they_are_read_but_for_what_a_wave_need
         receive(5);
         assert!(all_are_there(&sender));
     }
-    // The group returns: what the image holds of the writer goes on with these segments and no others.
+    // The group returns: the writer in the image continues with these segments and no others.
     let mut kept = Vec::new();
     writer.returned(&sender, |slot| kept.push(slot));
     assert!(in_transit.iter().all(|(_, slot)| kept.contains(slot)));
     assert!(kept.len() <= in_transit.len() + 1, "{kept:?} {in_transit:?}");
+}
+
+/// Sends messages `from..to`, each of another size.
+fn send_run(writer: &mut Writer, arena: &mut Arena, node: &Node, from: u64, to: u64) {
+    for number in from..to {
+        let bytes = pattern(number as usize * 7919 % 50_000, number as usize);
+        assert!(append(writer, arena, node, &bytes, &mut Progress::default()));
+    }
+}
+
+/// The next message is number `number`.
+fn finds(reader: &mut Reader, node: &Node, number: u64) {
+    let mut done = Vec::new();
+    assert!(read(reader, node, &mut done).is_some(), "message {number} is not found");
+    assert_eq!(done, pattern(number as usize * 7919 % 50_000, number as usize));
+}
+
+#[test]
+fn a_reader_finds_the_next_message_wherever_the_channel_lies() {
+    let (sender, receiver) = pair(256, true);
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
+    send_run(&mut writer, &mut arena, &sender, 0, 40);
+    let mut reader = Reader::new(0, 1);
+    for delivered in [0, 1, 7, 39] {
+        reader.find_behind(delivered);
+        finds(&mut reader, &receiver, delivered);
+    }
+    assert!(reader.peek(&receiver).is_none());
+    // It may have had more than has been sent again.
+    for delivered in [40, 43] {
+        reader.find_behind(delivered);
+        assert!(reader.peek(&receiver).is_none());
+    }
+    send_run(&mut writer, &mut arena, &sender, 40, 43);
+    assert!(reader.peek(&receiver).is_none());
+    send_run(&mut writer, &mut arena, &sender, 43, 45);
+    finds(&mut reader, &receiver, 43);
+    finds(&mut reader, &receiver, 44);
+}
+
+#[test]
+fn where_ranks_move_logs_forget_what_images_have_had_by_its_number() {
+    let (mut sender, mut receiver) = pair(64, true);
+    (sender.moves, receiver.moves) = (true, true);
+    let (mut arena, mut writer) = (Arena::new(&sender), Writer::new(&sender, 1));
+    let mut reader = Reader::new(0, 1);
+    let mut slow = Reader::new(0, 1);
+    slow.find_behind(159);
+    let mut most = 0;
+    for part in 0..20 {
+        send_run(&mut writer, &mut arena, &sender, part * 10, part * 10 + 10);
+        most = most.max(writer.outstanding.len());
+        // It looks on its way, and loses it.
+        assert!(part >= 15 || slow.peek(&receiver).is_none());
+        if part == 15 {
+            finds(&mut slow, &receiver, 159);
+        }
+        let slot = (part % 2) as usize;
+        receiver.image_cursor(slot, 0).store(part * 10 + 3, Ordering::Release);
+        receiver
+            .own(fields::OLDEST_IMAGE)
+            .store(1 + slot as u32, Ordering::Release);
+        writer.reclaim(&mut arena, &sender);
+        reader.find_behind(part * 10 + 3);
+        finds(&mut reader, &receiver, part * 10 + 3);
+    }
+    assert!(most < 12, "{most} segments");
 }

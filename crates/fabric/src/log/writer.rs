@@ -11,9 +11,13 @@ pub struct Writer {
     retention: Retention,
     /// Messages begun on this channel.
     begun: u64,
-    /// Up to where the open segment, and the one that will come next, have been prefetched while nothing else was to do.
+    /// The end of the prefetched part of the open segment, and of the next one.
     warm: usize,
     warm_next: usize,
+    /// The connection for the log to a rank of another node, if ranks have such.
+    pub direct: Option<Box<direct::Outgoing>>,
+    /// Bytes published since the receiver was told.
+    untold: usize,
 }
 
 /// A published or held entry's mark, to be stored later.
@@ -30,7 +34,7 @@ impl HeldMark {
     }
 }
 
-/// How far a message has been written.
+/// The written part of a message.
 #[derive(Clone, Copy, Default)]
 pub struct Progress {
     pub done: usize,
@@ -48,10 +52,34 @@ impl Writer {
             begun: 0,
             warm: 0,
             warm_next: 0,
+            direct: None,
+            untold: 0,
         }
     }
 
-    /// Continues a log that a former life began, behind everything `reader` has read: `begun` messages, in these segments.
+    /// Tells the receiver that the channel has news. Call after publishing.
+    #[inline]
+    pub fn ring(&mut self, node: &Node) {
+        self.untold = 0;
+        let is_told = match &mut self.direct {
+            Some(direct) => direct.push(node),
+            None => false,
+        };
+        if !is_told {
+            crate::doorbell::ring(node, self.destination);
+        }
+    }
+
+    /// The same when more follows at once.
+    #[inline]
+    fn ring_between(&mut self, node: &Node, bytes: usize) {
+        self.untold += bytes;
+        if self.direct.is_none() || self.untold >= TOGETHER {
+            self.ring(node);
+        }
+    }
+
+    /// Continues a log of a former life, behind all that `reader` has read: `begun` messages, in these segments.
     pub fn behind(node: &Node, destination: usize, reader: &Reader, begun: u64, segments: Outstanding) -> Self {
         let mut writer = Writer::new(node, destination);
         writer.begun = begun;
@@ -69,7 +97,7 @@ impl Writer {
         self.begun
     }
 
-    /// The process has returned to a wave: the channel has no segments, and goes on.
+    /// The process has returned to a wave: the channel has no segments, and continues.
     pub fn restart(&mut self) {
         (self.segment, self.place) = (std::ptr::null_mut(), 0);
         (self.warm, self.warm_next) = (0, 0);
@@ -77,15 +105,15 @@ impl Writer {
         self.retention.restart();
     }
 
-    /// After [`Writer::restart`]: goes on at `place` of the segment `last` names, behind what was in transit, which begins in
-    /// segment `first`; the agent numbers segments one after another, and slots like them.
+    /// After [`Writer::restart`]: continues at `place` of the segment `last`, behind what was in transit, which begins
+    /// in segment `first`. The agent numbers segments, and their slots, in a row.
     pub fn find(&mut self, node: &Node, first: u64, last: u64, place: usize) {
         let ((first, _), (last, slot)) = (nm::dereference(first), nm::dereference(last));
         self.outstanding = (first..=last).map(|serial| (serial, serial as usize)).collect();
         (self.segment, self.place) = (node.segment(node.rank, slot), place);
     }
 
-    /// This rank copies itself for `wave`: where the channel ends, as a reference and an offset.
+    /// This rank copies itself for `wave`: returns the channel's end, as a reference and an offset.
     pub fn cut(&mut self, wave: u64) -> (u64, usize) {
         let last = self.outstanding.back();
         self.retention.cut(wave, last.map(|(serial, _)| *serial));
@@ -100,8 +128,8 @@ impl Writer {
         self.retention.stand(node, self.destination);
     }
 
-    /// The group has returned to the wave of the image that this writer is part of, and the log ends where it did. Calls `each`
-    /// with the slot of every segment that is still needed.
+    /// The group has returned to the wave of the image that this writer is part of; the log ends where it did then.
+    /// Calls `each` with the slot of every needed segment.
     pub fn returned(&mut self, node: &Node, mut each: impl FnMut(usize)) {
         self.retention.returned(&mut self.outstanding, node);
         self.outstanding.iter().for_each(|(_, slot)| each(*slot));
@@ -113,8 +141,8 @@ impl Writer {
         !self.segment.is_null()
     }
 
-    /// The log ends here: what has been written behind this place is void. The segment is still there, because no receiver
-    /// has an image that has read beyond this place.
+    /// Ends the log here: later entries are void. The segment still exists, because no receiver's image has read beyond
+    /// this place.
     pub fn cut_off(&self) {
         // SAFETY: the place of a mark in an own segment.
         unsafe { atomic(self.segment.add(self.place)) }.store(0, Ordering::Release);
@@ -144,13 +172,13 @@ impl Writer {
         segments_for(bytes)
     }
 
-    /// Gives back the segments that nobody can ask for again.
+    /// Frees the segments that no life can ask for again.
     pub fn reclaim(&mut self, arena: &mut Arena, node: &Node) {
         self.retention
             .reclaim(&mut self.outstanding, arena, node, self.destination);
     }
 
-    /// Moves to a fresh segment; false when the channel may not have one now.
+    /// Moves to a fresh segment; false if the channel may not have one now.
     fn next_segment(&mut self, arena: &mut Arena, node: &Node) -> bool {
         self.reclaim(arena, node);
         if !arena.admits(node, self.outstanding.len()) {
@@ -184,8 +212,9 @@ impl Writer {
         true
     }
 
-    /// Writes as much of the message as there is room for and publishes it piece by piece; with `hold` the first mark is
-    /// not stored but returned. `after` is called behind every published piece. True in the answer: all is written.
+    /// Writes as much of the message as there is room for, and publishes it piece by piece; with `hold` returns the
+    /// first mark instead of storing it. Calls `after` behind every published piece. The answer is true if all is
+    /// written.
     pub fn append(
         &mut self,
         arena: &mut Arena,
@@ -256,7 +285,7 @@ impl Writer {
                 self.prefetch(bytes);
             }
             if !hold && progress.done < total {
-                crate::doorbell::ring(node, self.destination);
+                self.ring_between(node, bytes);
             }
         }
         (true, held)
@@ -288,8 +317,8 @@ impl Writer {
 }
 
 impl Writer {
-    /// Copies the next `bytes` bytes to `place` of the open segment. A retained log writes to memory that is in no cache: the
-    /// processor fetches some of it while it copies what came before.
+    /// Copies the next `bytes` bytes to `place` of the open segment. A retained log writes to uncached memory: the
+    /// processor fetches some of it while it copies the part before.
     ///
     /// # Safety
     /// `bytes` from `place` on lie inside the segment.
@@ -299,20 +328,20 @@ impl Writer {
             let run = (end - from).min(AHEAD / 2);
             let fetched = (from + AHEAD) & !(ALIGN - 1);
             prefetch(self.segment, fetched, fetched + run);
-            // SAFETY: inside of what the caller gives.
+            // SAFETY: inside the caller's range.
             unsafe { pieces.copy_to(self.segment.add(from), run) };
         }
     }
 
-    /// A retained log always writes to memory that is in no cache: asks for the lines that a next message like this one
-    /// would take while nobody waits for them.
+    /// A retained log always writes to uncached memory: asks for the lines of a next message like this one while no
+    /// rank waits for them.
     #[inline]
     fn prefetch(&self, bytes: usize) {
         let end = (self.place + HEADER + bytes.min(PREFETCH)).min(SEGMENT);
         prefetch(self.segment, self.place.max(self.warm), end);
     }
 
-    /// The same for a few lines further on each time, while this rank waits for somebody else.
+    /// The same for a few further lines each time, while this rank waits for another.
     #[inline]
     pub fn warm_up(&mut self, arena: &Arena, node: &Node) {
         if self.segment.is_null() {

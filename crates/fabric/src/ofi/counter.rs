@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 pub struct Counter {
     object: FidCntr,
     engine: *mut Engine,
-    /// What was finished or set when the count was last set.
+    /// What the caller's `add` and `set` have changed, beyond finished operations.
     offset: u64,
 }
 

@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn open(
     0
 }
 
-/// The engine of this process: a new one, or the one that a domain had which has been closed.
+/// The engine of this process: a new one, or that of a domain which was closed.
 fn begin() -> Result<&'static mut Engine, String> {
     // SAFETY: it lives as long as the process; MPI libraries let one thread at a time into the provider.
     if let Some(engine) = unsafe { crate::engine::images::known().as_mut() } {
@@ -87,7 +87,7 @@ fn begin() -> Result<&'static mut Engine, String> {
     Ok(unsafe { &mut *engine })
 }
 
-/// The node memory stays mapped and the engine alive: the MPI library may begin again.
+/// Keeps the node memory mapped and the engine alive: the MPI library may begin again.
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     crate::claim::show();
     // SAFETY: an open domain; its engine lives as long as the process.

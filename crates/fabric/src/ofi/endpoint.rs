@@ -20,7 +20,7 @@ pub struct Endpoint {
     av: *mut AddressVector,
     send_flags: u64,
     receive_flags: u64,
-    /// Sends complete only when they are asked to.
+    /// Sends report completion only when asked to.
     selective_send: bool,
     selective_receive: bool,
 }
@@ -237,7 +237,7 @@ impl Endpoint {
         unsafe { self.av.as_ref() }.and_then(|av| av.rank(address))
     }
 
-    /// Of a call without flags of its own.
+    /// The context of a call without flags of its own.
     fn default_context(&self, context: *mut c_void, kind: u64) -> SendContext {
         self.send_context(context, self.send_flags & !FI_INJECT, kind)
     }
@@ -277,7 +277,7 @@ unsafe fn pieces<'a>(pieces: *const libc::iovec, count: usize) -> &'a [libc::iov
     unsafe { std::slice::from_raw_parts(pieces, count) }
 }
 
-/// Of a call that reports no completion.
+/// The context of a call that reports no completion.
 const NO_COMPLETION: SendContext = SendContext {
     context: null_mut(),
     flags: 0,

@@ -14,8 +14,8 @@ struct Region {
 
 static MR_FID: FidOps = Ops::new([Call(close as *const ()), OK, OK, NO, NO, NO]);
 
-/// Memory that others may write is refused: an MPI library that registers a window then serves it with active messages,
-/// which also covers accumulates and atomics and costs no acknowledgement a put.
+/// Registers memory, but refuses memory that others may write. An MPI library that registers a window then serves it
+/// with active messages. Those also cover accumulates and atomics, and cost no acknowledgement per put.
 unsafe fn register(
     domain: *mut Fid,
     start: *const c_void,

@@ -1,4 +1,4 @@
-//! What a process that has an image says to the agent about its file.
+//! What a process with an image tells the agent about the image's file.
 
 use resurgo_wire::image::{Datagram, Kind};
 
@@ -7,7 +7,7 @@ use crate::sys::{self, call};
 use crate::talk::{self, Received};
 use crate::trouble::Trouble;
 
-/// Syncs the directory that comes with the request, if that is what the agent asks for: names in it will last.
+/// Syncs the directory that comes with the request, if the agent asks for that, so that names in it will last.
 pub fn sync(socket: i32, request: &Received) {
     if request.datagram.kind == Kind::Sync && request.count > 0 {
         // SAFETY: about the directory just received.
@@ -16,7 +16,7 @@ pub fn sync(socket: i32, request: &Received) {
     }
 }
 
-/// Tells the agent what has become of the file of image `number`, begun at `start`.
+/// Tells the agent how writing the file of image `number` ended; writing began at `start`.
 pub fn say_written(socket: i32, number: u64, written: Result<(u64, Digest), Trouble>, start: u64) {
     let said = match written {
         Ok((bytes, digest)) => {

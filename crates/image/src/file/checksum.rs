@@ -1,5 +1,5 @@
-//! The checksum of image files: CRC-32C in four lanes, one for each quarter of every 4096-byte page. Four lanes, because the
-//! processor's instruction has a latency of three cycles: so it keeps up with memory.
+//! The checksum of image files: CRC-32C in four lanes, one for each quarter of every 4096-byte page. The processor's
+//! instruction has a latency of three cycles; with four lanes the checksum keeps up with memory.
 
 use std::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_crc32_u64, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
@@ -76,7 +76,8 @@ unsafe fn fast_page(lanes: &mut [u64; 4], page: *const u8) {
         // SAFETY: inside the page. Asking for the next one is no access.
         unsafe {
             if at.is_multiple_of(2) {
-                // One line after the other, as the processor itself would: in the order of the lanes it takes three times as long.
+                // Line after line, as the processor itself prefetches. In the order of the lanes it takes three times
+                // as long.
                 _mm_prefetch::<_MM_HINT_T0>(page.wrapping_add(PAGE + at * 32).cast());
             }
             a = _mm_crc32_u64(a, words.add(at).read_unaligned());
@@ -97,8 +98,8 @@ fn slow_page(lanes: &mut [u64; 4], page: &[u8]) {
     }
 }
 
-/// Sums up each of some pages, as many as there are `sums`; if `skip_zeros`, up to the first page of zeros. Calls `each` for
-/// every page while it is in the processor's cache. Returns how many.
+/// Sums up pages, as many as there are `sums`. With `skip_zeros` it ends at the first page of zeros. Calls `each` for
+/// every page while the page is in the processor's cache. Returns the number of pages.
 ///
 /// # Safety
 /// `from` is aligned to pages, can be read, and nobody writes there.
@@ -108,9 +109,9 @@ pub unsafe fn sum_each(
     skip_zeros: bool,
     mut each: impl FnMut(usize, &[u8]),
 ) -> usize {
-    // The first access to a page of a copied process finds it in four tables and marks it as accessed. That takes 0.2
-    // microseconds; before it nothing of the page can be fetched ahead. Asked early, the processor does so for several
-    // pages at once.
+    // The first access to a page of a copied process walks four tables and marks the page as accessed. That takes 0.2
+    // microseconds, and until then nothing of the page can be fetched ahead. Asked early, the processor does this for
+    // several pages at once.
     const AHEAD: usize = 8;
     for page in 0..sums.len() {
         // SAFETY: as required. To ask is no access.
@@ -144,8 +145,8 @@ pub unsafe fn copy_and_sum(from: *const u8, to: *mut u8, sums: &mut [Sum], skip_
     }
 }
 
-/// The same past the processor's caches: an ordinary store would first have read what was there, and put it in the place of what the
-/// program needs. Where nobody reads it soon it takes half of the time.
+/// The same past the processor's caches. An ordinary store would first read the old content into the cache, in place of
+/// what the program needs there. Where nobody reads the pages soon, this takes half the time.
 ///
 /// # Safety
 /// As for [`copy_and_sum`].

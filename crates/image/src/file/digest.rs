@@ -1,10 +1,11 @@
-//! Tells an image file from every other one, also from forged ones: BLAKE3 of its header, its tables and the checksums of all pages of data.
-//! The agent remembers it, and a process is rebuilt from the file that has it. It costs 4 MiB of hashing for each GiB.
+//! Tells an image file from every other one, even a forged one: BLAKE3 of its header, its tables and the checksums of
+//! all data pages. The agent remembers it, and rebuilds a process only from the file that has it. It costs 4 MiB of
+//! hashing for each GiB.
 
-/// As text: 64 digits.
+/// As text: 64 hexadecimal digits.
 pub type Digest = [u8; 64];
 
-/// Of these parts of the file.
+/// The digest of these parts of the file.
 pub fn digest(header: &[u8], tables: &[u8], sums: &[u8]) -> Digest {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hasher = blake3::Hasher::new();

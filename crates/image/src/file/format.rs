@@ -1,17 +1,18 @@
-//! The bytes of an image file. Everything is little-endian and in records of a fixed shape; the file is read on the kind of
-//! machine that wrote it.
+//! The bytes of an image file. Everything is little-endian and in records of a fixed shape; the file is read on the
+//! kind of machine that wrote it.
 //!
 //! ```text
 //! 0        header: one page, written last
 //! 4096     note: the agent's, JSON; one page
-//! 8192     data: pages of memory, in the order in which they came; the extents say which is where. Or one zstd frame of them
+//! 8192     data: pages of memory, in the order in which they came; the extents say where each is.
+//!          Or one zstd frame of them
 //! ...      sums: a checksum for every page of data
 //! ...      tables: mappings, files, descriptors, threads, extents, strings, auxiliary vector
-//! ...      the rest of a note that is longer than its page, from where the header says that the file ends
+//! ...      the rest of a note that is longer than its page, where the file ends by its header
 //! ```
 //!
-//! Every part is whole pages, padded with zeros, and covered by a checksum: header and note by one in their own last 16
-//! bytes, tables and sums by those in the header. Data that no extent names is of no meaning.
+//! Every part is whole pages, padded with zeros, and covered by a checksum. Header and note have theirs in their own
+//! last 16 bytes; the header has those of tables and sums. Data that no extent names has no meaning.
 
 use super::checksum::{Sum, sum_of};
 use crate::pages::PAGE;
@@ -19,7 +20,7 @@ use crate::pages::PAGE;
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
 pub const FORMAT_VERSION: u32 = 8;
-/// The oldest one that is read. Its notes have no more than a page.
+/// The oldest version that the reader accepts. Its notes have no more than a page.
 pub const OLDEST_VERSION: u32 = 7;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
@@ -29,10 +30,10 @@ pub const DATA_OFFSET: u64 = 2 * PAGE as u64;
 pub const PLAIN: u32 = 0;
 pub const ZSTD: u32 = 1;
 
-/// Shapes of bytes.
+/// A type that the file holds as its bytes.
 ///
 /// # Safety
-/// `repr(C)`, without padding, and any bytes are a value.
+/// The type is `repr(C)` and has no padding; any bytes are a value of it.
 pub unsafe trait Record: Copy {}
 
 /// The bytes of a record.
@@ -41,7 +42,7 @@ pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts((record as *const T).cast(), size_of::<T>()) }
 }
 
-/// The record at `at`, if it is all there.
+/// The record at `at`, if all of it is there.
 pub fn record_at<T: Record>(bytes: &[u8], at: usize) -> Option<T> {
     let bytes = bytes.get(at..at.checked_add(size_of::<T>())?)?;
     // SAFETY: that many bytes are there, and any bytes are a value.
@@ -92,22 +93,22 @@ pub struct Header {
     pub magic: [u8; 8],
     pub version: u32,
     pub page: u32,
-    /// Of the file, without what follows of the note.
+    /// Length of the file, without the rest of a long note.
     pub length: u64,
-    /// The image's, counted by rank from 1.
+    /// The image's number, counted per rank from 1.
     pub number: u64,
     /// Nanoseconds since 1970, when writing began.
     pub unix_time: u64,
     pub umask: u32,
     /// [`PLAIN`] or [`ZSTD`].
     pub compression: u32,
-    /// Names the tracking of the process's memory: the next image of the same process need only be given what has changed.
+    /// Names the tracking of the process's memory: the next image of the same process needs to write only what changed.
     /// 0: none.
     pub tracking: u64,
     pub tables: Part,
     pub sums: Part,
     pub data_length: u64,
-    /// Of the data before it was compressed.
+    /// Length of the data before compression.
     pub plain_length: u64,
     pub index: Index,
     /// Where the process goes on, on which stack and with which thread pointer.
@@ -117,9 +118,10 @@ pub struct Header {
     /// As PR_SET_MM_MAP takes them: code, data, brk, stack, arguments, environment.
     pub memory: [u64; 11],
     pub directory: Name,
-    /// The kernel's own code in the process (vDSO), whole: another one means another kernel. Empty: the process has none.
+    /// The kernel's own code in the process (vDSO), whole: another one means another kernel. Empty: the process has
+    /// none.
     pub vdso: Name,
-    /// Threads that were stopped in it.
+    /// How many threads were stopped in it.
     pub in_vdso: u64,
 }
 
@@ -159,7 +161,8 @@ pub struct Mapping {
     pub flags: u32,
     /// Index of the file.
     pub file: u32,
-    /// Memory advice to repeat, 0: none. A guard ([`GUARD`]) is a mapping of its own here, whatever it is for the kernel.
+    /// Memory advice to repeat, 0: none. A guard ([`GUARD`]) is always a mapping of its own here, even where the kernel
+    /// has it inside another.
     pub advice: u32,
     /// 1: the file was (or may be) written through it.
     pub may_write: u32,
@@ -184,7 +187,7 @@ pub struct File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum DescriptorKind {
-    /// Standard output (1) or error (2) of the rank, whose number is in `same_as`.
+    /// Standard output (1) or error (2) of the rank; `same_as` has which.
     Output = 0,
     Input = 1,
     /// Regular file or directory.
@@ -197,7 +200,7 @@ pub enum DescriptorKind {
     Leftover = 5,
     /// An end of a pipe inside of the process. One of them has what waits in it.
     Pipe = 6,
-    /// eventfd, timerfd, signalfd, epoll: what that is, and its state, lies in the memory of this library.
+    /// eventfd, timerfd, signalfd, epoll: kind and state lie in this library's memory.
     Object = 7,
     /// A regular file whose name is gone.
     Removed = 8,
@@ -235,7 +238,8 @@ pub struct Descriptor {
     pub content: Name,
 }
 
-/// In the flags of a descriptor by which a file is written: another process had it open for writing too, so it is left as it is.
+/// In the flags of a descriptor by which a file is written: another process had the file open for writing too, so the
+/// rebuilt process leaves it as it is.
 pub const OTHERS_WRITE: i32 = 1 << 8;
 
 /// Only for `resurgo image show`: what a restored thread needs lies in its memory.
@@ -253,7 +257,7 @@ pub struct Thread {
 pub struct Extent {
     pub address: u64,
     pub length: u64,
-    /// In the file; of compressed data, as if it were not.
+    /// Offset in the file. For compressed data: as if it were not compressed.
     pub offset: u64,
 }
 
@@ -307,17 +311,17 @@ pub fn is_image(page: &[u8; PAGE]) -> bool {
 /// Bytes of a note that lie in its page: behind the length, before the checksum.
 const NOTE_ROOM: usize = PAGE - size_of::<u32>() - size_of::<Sum>();
 
-/// The agent's note: what of an image only the agent knows, as one JSON object.
+/// The agent's note: one JSON object with what only the agent knows about an image.
 #[derive(Clone)]
 pub struct Note {
     /// Lies at [`NOTE_OFFSET`].
     pub page: Vec<u8>,
-    /// Goes to the end of the file when all else has been written; empty when the page has room for all.
+    /// Goes to the end of the file after everything else; empty when the page has room for all.
     pub rest: Vec<u8>,
 }
 
 impl Note {
-    /// None: it is longer than any file may be.
+    /// None: longer than any file may be.
     pub fn new(text: &str) -> Option<Note> {
         let length = u32::try_from(text.len()).ok()?;
         let (here, beyond) = text.as_bytes().split_at(text.len().min(NOTE_ROOM));
@@ -342,14 +346,15 @@ fn rest_length(bytes: usize) -> u64 {
     }
 }
 
-/// A page of a note, whose checksum is right: the text in it, and the bytes of its rest in the file, and of the text there.
+/// For a page of a note with a right checksum: its text, the bytes of its rest in the file, and those of the rest's
+/// text.
 pub fn note_in(page: &[u8; PAGE]) -> (&[u8], u64, usize) {
     let length = u32::from_le_bytes([page[0], page[1], page[2], page[3]]) as usize;
     let here = length.min(NOTE_ROOM);
     (&page[4..4 + here], rest_length(length - here), length - here)
 }
 
-/// The text in the rest of a note, which is so long; none when its checksum is not right.
+/// The text, `length` bytes, in the rest of a note. None: its checksum is wrong.
 pub fn note_rest(rest: &[u8], length: usize) -> Option<&[u8]> {
     let mut copy = rest.to_vec();
     seal(&mut copy);

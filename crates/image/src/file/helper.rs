@@ -1,6 +1,6 @@
-//! A thread that does a part of the writing. On a disk it writes pages while the writer sums up the next ones. On a memory
-//! file system it takes part in each step. Like the capturing thread it is unknown to glibc, and has its stack where the writer
-//! has its memory.
+//! A thread that shares the writing. On a disk it writes pages while the writer sums up the next ones. On a memory file
+//! system it takes part in each step. Like the capturing thread it is unknown to glibc. Its stack is in the writer's
+//! memory.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::sys::{self, Errno, call};
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
-/// Memory that goes to a place in a file, as the writer has it: in several parts.
+/// Memory in several parts, as the writer has it, and its place in a file.
 #[derive(Clone, Copy)]
 pub struct Batch {
     pub file: i32,
@@ -20,7 +20,7 @@ pub struct Batch {
     pub count: usize,
     pub bytes: usize,
     pub offset: u64,
-    /// Goes to the disk by way of it.
+    /// The pipe through which it goes to the disk.
     pub pipe: Option<Pipe>,
 }
 
@@ -39,18 +39,18 @@ impl Batch {
     /// Writes all of it.
     ///
     /// # Safety
-    /// The parts can be read, and together have as many bytes.
+    /// The parts can be read, and together have `bytes` bytes.
     pub unsafe fn write(mut self) -> Result<(), Errno> {
         const AT_ONCE: usize = 64;
         let mut some = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,
         }; AT_ONCE];
-        // Of the first part.
+        // Bytes of the first part that are written.
         let mut done = 0;
         while self.bytes > 0 {
             let count = self.count.min(AT_ONCE);
-            // SAFETY: as many there are.
+            // SAFETY: there are that many parts.
             some[..count].copy_from_slice(unsafe { std::slice::from_raw_parts(self.parts, count) });
             some[0].iov_base = some[0].iov_base.wrapping_byte_add(done);
             some[0].iov_len -= done;
@@ -81,8 +81,8 @@ impl Batch {
     }
 }
 
-/// A pipe through which pages go to a disk without being copied. Written from where they are, with O_DIRECT, the kernel would copy
-/// each page that the snapshot shares with the rank, and keep the copy.
+/// A pipe through which pages go to a disk without being copied. With O_DIRECT from where they are, the kernel would
+/// copy each page that the snapshot shares with the rank, and keep the copy.
 #[derive(Clone, Copy)]
 pub struct Pipe {
     pub from: i32,
@@ -90,14 +90,14 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// None: there can be none that holds enough.
+    /// None: no pipe can hold enough.
     pub fn open() -> Option<Pipe> {
         const MOST: usize = 1 << 20;
         const LEAST: usize = 256 << 10;
         let [from, to] = sys::pipe().ok()?;
         let pipe = Pipe { from, to };
         let mut bytes = MOST;
-        // A user who has many gets only small ones.
+        // A user with many pipes gets only small ones.
         while sys::fcntl(to, libc::F_SETPIPE_SZ, bytes).is_err() {
             bytes /= 2;
             if bytes < LEAST {
@@ -113,9 +113,9 @@ impl Pipe {
         sys::close(self.to);
     }
 
-    /// Writes as much as it holds at once.
+    /// Writes as much as the pipe holds at once.
     fn write(self, parts: &[libc::iovec], file: i32, mut offset: u64) -> Result<usize, Errno> {
-        // SAFETY: memory of the writer's; nobody else has the pipe, which is empty again in the end, or not used any more.
+        // SAFETY: memory of the writer's. Nobody else has the pipe; in the end it is empty again, or not used any more.
         unsafe {
             let all = call!(libc::SYS_vmsplice, self.to, parts.as_ptr(), parts.len(), 0)?;
             let mut left = all;
@@ -138,13 +138,13 @@ pub struct Step {
     pub file: i32,
     pub from: *const u8,
     pub pages: usize,
-    /// Where they go in the file.
+    /// Their offset in the file.
     pub offset: u64,
-    /// Where that is in memory, if it is mapped.
+    /// The address of that offset, if the file is mapped.
     pub mapped: Option<usize>,
-    /// For the checksum of each.
+    /// Receives the checksum of each page.
     pub sums: *mut Sum,
-    /// The first page of zeros ends it.
+    /// End at the first page of zeros.
     pub skip_zeros: bool,
 }
 
@@ -162,10 +162,10 @@ impl Step {
         }
     }
 
-    /// Returns how many pages.
+    /// Sums up and writes the pages. Returns how many.
     ///
     /// # Safety
-    /// The pages can be read, nobody writes there, and what is to be written to is of nobody else.
+    /// The pages can be read and nobody writes there; nobody else has the memory that this writes to.
     pub unsafe fn take(self) -> Result<usize, Errno> {
         // SAFETY: as required.
         unsafe {
@@ -177,7 +177,7 @@ impl Step {
         }
     }
 
-    /// Sums them up, on the way to their place if that is mapped. Returns how many pages.
+    /// Sums up the pages, and copies them to their place if it is mapped. Returns how many.
     ///
     /// # Safety
     /// As above.
@@ -210,11 +210,11 @@ pub fn part(from: *const u8, bytes: usize) -> libc::iovec {
     }
 }
 
-/// What the thread is given.
+/// What the writer gives the thread to do.
 #[derive(Clone, Copy)]
 enum Task {
     Write(Batch),
-    /// Some parts of it.
+    /// Some parts of the step.
     Share(Step),
 }
 
@@ -224,18 +224,18 @@ const GIVEN: u32 = 1;
 const BUSY: u32 = 2;
 const LEAVE: u32 = 3;
 
-/// Looks at the state before going to sleep, some 10 µs: what is waited for is usually that near.
+/// Looks at the state before going to sleep, some 10 µs: the change is usually that near.
 const LOOKS: u32 = 300;
 
 const STACK: usize = 64 << 10;
 
-/// Pages of a shared step that one of both takes at once.
+/// Pages of a shared step that either thread takes at once.
 const PART: usize = (256 << 10) / PAGE;
 /// Pages that a shared step may have: a bit for each part.
 pub const MOST_SHARED: usize = PART * u64::BITS as usize;
 
-/// What both use, and the thread's stack. Nothing of it may lie in memory that is being written to the file: it changes
-/// meanwhile.
+/// What both threads use, and the helper's stack. Nothing of it may lie in memory that is being written to the file: it
+/// changes meanwhile.
 #[repr(C, align(4096))]
 struct Shared {
     /// The thread control block: its own address first, and at 16.
@@ -245,13 +245,13 @@ struct Shared {
     running: AtomicU32,
     /// The thread's while the state is BUSY, else the writer's.
     task: UnsafeCell<(Task, Result<(), Errno>)>,
-    /// Of the step that is shared: the pages from here on have not been taken by anybody.
+    /// Of the shared step: neither thread has taken the pages from here on.
     next: AtomicUsize,
     /// The step ends here.
     end: AtomicUsize,
-    /// Its parts that have been summed up and are to be written: a bit for each.
+    /// Parts that are summed up but not written: a bit for each.
     summed: AtomicU64,
-    /// One of both writes them.
+    /// One of the two threads is writing them.
     writing: AtomicBool,
     stack: [u8; STACK],
 }
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// Takes one part after the other until there are none. Parts behind the first page of zeros are taken in vain.
+    /// Takes one part after the other until there are none. Work on parts behind the first page of zeros is wasted.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -293,8 +293,8 @@ impl Shared {
         }
     }
 
-    /// Writes what either thread summed up, unless the other thread does. The kernel lets only one at a time write to a file, and
-    /// the second would spend its processor waiting.
+    /// Writes what either thread summed up, unless the other thread does. The kernel lets only one at a time write to a
+    /// file, and the second would spend its processor waiting.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -316,7 +316,7 @@ impl Shared {
     }
 }
 
-/// The thread, until it is dropped.
+/// The thread; it ends when this is dropped.
 pub struct Helper {
     _memory: Area,
     shared: &'static Shared,
@@ -329,7 +329,8 @@ impl Helper {
         let words = memory.words_mut();
         let own = words.as_ptr() as usize;
         (words[0], words[2]) = (own as u64, own as u64);
-        // SAFETY: aligned and long enough; zeros are idle, and what is no number is written next. It stays mapped until the thread has left.
+        // SAFETY: aligned and long enough. Zeros mean idle; the next statement writes the field that is no number. It
+        // stays mapped until the thread has left.
         let shared: &'static Shared = unsafe { &*(own as *const Shared) };
         let nothing = Batch::of(-1, &part(std::ptr::null(), 0), 0);
         // SAFETY: nobody else knows it yet.
@@ -344,33 +345,33 @@ impl Helper {
         })
     }
 
-    /// What has become of what it was given last.
+    /// Waits for the last task and returns its result.
     pub fn wait(&self) -> Result<(), Errno> {
         let state = &self.shared.state;
         if state
             .compare_exchange(GIVEN, IDLE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
         {
-            // The thread has not begun, as it has got no processor.
-            // SAFETY: the writer's again. The caller that gave it promised the rest.
+            // The thread got no processor and has not begun: do its task here.
+            // SAFETY: the writer has the task again. The caller that gave it promised the rest.
             return unsafe { self.shared.run((*self.shared.task.get()).0) };
         }
         await_change(state, BUSY);
-        // SAFETY: not busy. It is told once.
+        // SAFETY: not busy. The result is taken once.
         unsafe { std::mem::replace(&mut (*self.shared.task.get()).1, Ok(())) }
     }
 
-    /// Has it write a batch; it has written the last one.
+    /// Gives the thread a batch to write; its last task is done.
     ///
     /// # Safety
-    /// See [`Batch::write`]; until it has been waited for.
+    /// See [`Batch::write`]; this holds until the caller has waited.
     pub unsafe fn give(&self, batch: Batch) {
         // SAFETY: as required.
         unsafe { self.hand(Task::Write(batch)) };
     }
 
-    /// Takes a step of at most [`MOST_SHARED`] pages together with it: the thread that has time takes the next part. Returns how many pages. It has
-    /// nothing else to do.
+    /// Takes a step of at most [`MOST_SHARED`] pages together with the thread: whichever has time takes the next part.
+    /// Returns how many pages. The thread has no other task.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -379,7 +380,7 @@ impl Helper {
         self.shared.end.store(step.pages, Ordering::Relaxed);
         self.shared.summed.store(0, Ordering::Relaxed);
         self.shared.writing.store(false, Ordering::Relaxed);
-        // SAFETY: as required, and it is waited for.
+        // SAFETY: as required, and this waits for the thread.
         let (here, there) = unsafe {
             self.hand(Task::Share(step));
             (self.shared.take_parts(step), self.wait())
@@ -388,7 +389,7 @@ impl Helper {
         Ok(self.shared.end.load(Ordering::Relaxed))
     }
 
-    /// # Safety
+    /// See [`Shared::run`]; this holds until the caller has waited. The caller has waited for the last task.
     /// See [`Shared::run`]; until it has been waited for, as the last one has been.
     unsafe fn hand(&self, task: Task) {
         // SAFETY: not busy.
@@ -415,7 +416,7 @@ impl Drop for Helper {
     }
 }
 
-/// Waits until the state is another one.
+/// Waits until the state is no longer `while_it_is`.
 fn await_change(state: &AtomicU32, while_it_is: u32) {
     for _ in 0..LOOKS {
         if state.load(Ordering::SeqCst) != while_it_is {

@@ -1,6 +1,6 @@
-//! The file in large pages. A memory file system is slow to write to page by page: each small page is looked up, and in
-//! a new file made, for itself. So the file is mapped, and 2 MiB at a time are made one large page. The kernel does
-//! that for anybody, with any options of the file system (MADV_COLLAPSE, Linux 6.1).
+//! The file in large pages. Writing to a memory file system page by page is slow: the kernel looks up each small page,
+//! and in a new file also makes it. So the writer maps the file and makes 2 MiB at a time one large page. The kernel
+//! does that without special rights, with any options of the file system (MADV_COLLAPSE, Linux 6.1).
 
 use std::ops::Range;
 
@@ -10,21 +10,21 @@ use crate::sys::{self, Errno, call};
 use crate::zone;
 
 const LARGE: u64 = LARGE_PAGE as u64;
-/// Made at once: the kernel looks around on all processors first.
+/// Made at once: each time the kernel first looks around on all processors.
 const AT_ONCE: u64 = 8 * LARGE;
 
 pub struct LargePages {
     file: i32,
-    /// Where large pages may be in the file: not beyond what is needed.
+    /// Large pages may lie below this offset of the file: not beyond what is needed.
     whole: u64,
-    /// Where they are, as far as is known.
+    /// Where they are, as far as known.
     made: Range<u64>,
-    /// The file is so long.
+    /// Length of the file.
     length: u64,
 }
 
 impl LargePages {
-    /// Of a file that will hold data up to `data_end`. None: there are none.
+    /// For a file that will hold data up to `data_end`. None: no large pages.
     pub fn map(file: i32, data_end: u64) -> Option<LargePages> {
         let whole = data_end / LARGE * LARGE;
         if whole == 0 || whole > zone::FILE.len() as u64 {
@@ -52,8 +52,8 @@ impl LargePages {
         })
     }
 
-    /// The address of `bytes` bytes from `offset` on. None: they do not lie in large pages. Only there may be written: where the file
-    /// system is full, nobody is told but by a signal.
+    /// The address of `bytes` bytes from `offset` on. None: they do not lie in large pages. Write only in large pages:
+    /// elsewhere the kernel reports a full file system by nothing but a signal.
     pub fn at(&mut self, offset: u64, bytes: usize) -> Option<usize> {
         let wanted = offset..offset + bytes as u64;
         if wanted.start < self.made.start || wanted.end > self.made.end {
@@ -64,10 +64,10 @@ impl LargePages {
             }
             match self.make(from..to) {
                 Ok(true) => {}
-                // These are there, and are the last.
+                // Use these, but make no more: small pages would have been quicker.
                 Ok(false) => self.whole = to,
                 Err(_) => {
-                    // Not asked for again: it would be tried again and again.
+                    // Never ask again: each write would try it again.
                     self.whole = 0;
                     return None;
                 }
@@ -80,7 +80,7 @@ impl LargePages {
     /// See [`sys::make_large_pages`].
     fn make(&mut self, range: Range<u64>) -> Result<bool, Errno> {
         if range.end > self.length {
-            // SAFETY: about the file. It is cut to its length in the end.
+            // SAFETY: about the file; the writer cuts it to its length in the end.
             unsafe { call!(libc::SYS_ftruncate, self.file, range.end)? };
             self.length = range.end;
         }

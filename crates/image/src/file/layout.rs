@@ -11,31 +11,31 @@ use crate::sys::{self, Errno};
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
-/// A file is packed anew when less than half of its data, and a MiB, is in use.
+/// The writer packs a file again when its data is longer than twice the used part, plus a MiB.
 const SPARE: u64 = 1 << 20;
 
-/// The file that is written over: a whole image of this very process. The tracking knows what changed since.
+/// The file to write over: a whole image of this very process. The tracking knows what changed since.
 pub struct Former {
     since: Since,
     tables: Area,
     extents: std::ops::Range<usize>,
     mappings: std::ops::Range<usize>,
-    /// Of its data, one after the other, once they have been read.
+    /// Checksums of its data, in order, once they are read.
     pub sums: Area,
     sums_part: super::format::Part,
     pub data_length: u64,
 }
 
-/// The beginning of a range of memory, as far as the same is true of all of it.
+/// The first part of a range of memory, up to where another answer begins.
 pub struct Stretch {
     pub end: usize,
-    /// Where it lies in the file.
+    /// Its offset in the file.
     pub offset: Option<u64>,
     pub changed: bool,
 }
 
 impl Stretch {
-    /// Memory that nothing is known of.
+    /// Memory about which nothing is known.
     pub fn new(end: usize) -> Stretch {
         Stretch {
             end,
@@ -52,7 +52,7 @@ fn read(file: i32, offset: u64, to: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
-/// A part of a file whose checksum is right.
+/// Reads a part of a file if its checksum is right.
 fn read_part(file: i32, area: usize, part: super::format::Part) -> Option<Area> {
     let mut area = Area::new(area);
     area.grow(usize::try_from(part.length).ok()?).ok()?;
@@ -61,14 +61,14 @@ fn read_part(file: i32, area: usize, part: super::format::Part) -> Option<Area> 
 }
 
 impl Former {
-    /// What `file` holds; None: nothing that image `number` has any use for.
+    /// What `file` holds. None: nothing that image `number` can use.
     pub fn read(file: i32, number: u64) -> Option<Former> {
         let mut former = Former::find(file, number)?;
         former.read_sums(file)?;
         Some(former)
     }
 
-    /// The same without the checksums of its pages, which are most of it.
+    /// The same without the checksums of its pages, which are most of what there is to read.
     pub fn find(file: i32, number: u64) -> Option<Former> {
         let mut page = [0u8; PAGE];
         read(file, 0, &mut page).ok()?;
@@ -102,14 +102,14 @@ impl Former {
         })
     }
 
-    /// Reads the checksums of its pages; None: they cannot be read, or are damaged.
+    /// Reads the checksums of its pages. None: they cannot be read, or are damaged.
     pub fn read_sums(&mut self, file: i32) -> Option<()> {
         self.sums = read_part(file, 8, self.sums_part)?;
         Some(())
     }
 
-    /// What it says of a mapping that `mapping` has a part of, and is of the same kind; with guards it is one again. Asked for in
-    /// ascending order.
+    /// The file's mapping of the same kind that holds a part of `mapping`. Where guards divide it in the file, it is
+    /// one again. Ask in ascending order.
     pub fn mapping(&mut self, mapping: &Mapping) -> Option<Mapping> {
         let mut table = self.mappings.clone();
         let mut found: Option<Mapping> = None;
@@ -143,7 +143,7 @@ impl Former {
         found.filter(|found| found.advice != GUARD)
     }
 
-    /// What it has of the memory from `start` on, at most to `end`. Asked for in ascending order.
+    /// What the file has of the memory from `start` on, at most to `end`. Ask in ascending order.
     pub fn look(&mut self, start: usize, end: usize) -> Stretch {
         let (from, to) = (start as u64, end as u64);
         while let Some(extent) = self.extent()
@@ -168,11 +168,11 @@ impl Former {
     }
 }
 
-/// Gives pieces their places in the file: those without one get what the others leave free of the data so far, and then what
-/// follows.
+/// Gives pieces their places in the file. Pieces without one get what the others leave free of the data so far, then
+/// places behind it.
 pub struct Layout {
     free: Free,
-    /// Of the data.
+    /// The end of the data.
     end: u64,
 }
 
@@ -195,7 +195,7 @@ impl Layout {
         }
     }
 
-    /// That so many bytes lie there now, and in the table of extents.
+    /// Notes that so many bytes lie there now, also in the table of extents.
     pub fn lies(
         &mut self,
         piece: &Piece,
@@ -238,11 +238,11 @@ fn append(area: &mut Area, extent: Extent, may_join: bool) -> Result<(), Trouble
     area.push(bytes_of(&extent)).map_err(Trouble::memory)
 }
 
-/// The places in the data that nobody has: a bit for each page that is taken.
+/// The free places in the data: a bit for each page, set when the page is taken.
 struct Free {
     taken: Area,
     pages: usize,
-    /// All before are taken or have been given away.
+    /// All pages before this one are taken or given away.
     next: usize,
 }
 
@@ -285,7 +285,7 @@ impl Free {
         )
     }
 
-    /// So much of it has got an owner.
+    /// Gives away this much of the free place.
     fn give(&mut self, length: u64) {
         self.next += length as usize / PAGE;
     }

@@ -1,4 +1,5 @@
-//! Getting pages into the file. On a memory file system they are copied, on a disk they are written, from where they are.
+//! Getting pages into the file. On a memory file system the writer copies them; to a disk it writes them from where
+//! they are.
 
 use super::checksum::{Sum, copy_and_sum, sum_each};
 use super::format::DATA_OFFSET;
@@ -10,13 +11,13 @@ use crate::sys::{self, Errno, call};
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
-/// Bytes handed to the kernel at once, and in how many parts at most.
+/// Bytes handed to the kernel at once, and the most parts that they may be in.
 const BATCH: usize = 8 << 20;
 const MOST: usize = 1024;
-/// Bytes of room on a disk that are taken at once; and written bytes after which the kernel is asked to bring them to the disk,
-/// when they go through its cache.
+/// Bytes of room on a disk that are taken at once. For writes through the kernel's cache also: after so many bytes the
+/// kernel is asked to bring them to the disk.
 const STEP: u64 = 32 << 20;
-/// Bytes from which on it is worth sharing them with the helper.
+/// From so many bytes on, sharing with the helper is worth it.
 const MUCH: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,16 +30,16 @@ enum Way {
     Cached,
 }
 
-/// What will be written, as far as it is known before.
+/// What the writer knows beforehand about its output.
 #[derive(Clone, Copy)]
 pub struct Expected {
     /// The data ends here at the latest.
     pub data_end: u64,
-    /// Here and there in a file that is written over, in many small pieces, instead of from the first page to the last.
+    /// Many small pieces here and there in a file that is written over, instead of all from the first page to the last.
     pub scattered: bool,
     /// The process's memory is its own: it can have threads.
     pub is_alone: bool,
-    /// What is to be written stays as it is until the end, but for this library's own memory.
+    /// What is written stays unchanged until the end, except this library's own memory.
     pub stays: bool,
 }
 
@@ -47,23 +48,23 @@ pub struct Output {
     way: Way,
     pipe: Option<Pipe>,
     expected: Expected,
-    /// Room that has been taken.
+    /// Up to where room has been taken.
     taken: u64,
-    /// On a disk: parts of memory that have been summed up and not handed to the kernel yet, in two lists. One is being made, the other
-    /// one written, if there is somebody to do so.
+    /// On a disk: two lists of memory parts that are summed up but not handed to the kernel. One is filled while the
+    /// helper, if there is one, writes the other.
     lists: Area,
     list: usize,
     count: usize,
-    /// Bytes on the list, and where they go in the file.
+    /// Bytes on the list, and their offset in the file.
     waiting: usize,
     at: u64,
-    /// Of this library's own memory.
+    /// A copy of this library's own memory.
     copy: Area,
     helper: Option<Helper>,
-    /// What that one has been given to write.
+    /// What the helper was given to write.
     given: Option<Batch>,
     large: Option<LargePages>,
-    /// The last pages that were taken had one of zeros behind them.
+    /// A page of zeros came right after the last pages taken.
     had_zeros: bool,
     /// Bytes in the kernel's cache since it was last asked to bring them to the disk.
     cached: u64,
@@ -98,7 +99,7 @@ impl Output {
             }
         }
         let taken = match sys::stat(file) {
-            // Written over: it has its room.
+            // A file that is written over has its room.
             Ok(stat) if stat.st_blocks * 512 >= stat.st_size => stat.st_size as u64 & !(PAGE as u64 - 1),
             _ => 0,
         };
@@ -123,13 +124,13 @@ impl Output {
         })
     }
 
-    /// Takes room on a disk up to `end`: so a full one says so early.
+    /// Takes room on a disk up to `end`, so that a full disk says so early.
     fn take(&mut self, end: u64) -> Result<(), Trouble> {
         if end <= self.taken || self.way == Way::Memory {
             return Ok(());
         }
         let more = end.max(self.expected.data_end.min(self.taken + STEP));
-        // What is too much is given back in the end. Without room for that, what is needed will do.
+        // Room in excess is given back in the end. If there is not that much, what is needed will do.
         self.taken = self.allocate(more).or_else(|_| self.allocate(end)).map_err(cannot)?;
         Ok(())
     }
@@ -151,11 +152,11 @@ impl Output {
         unsafe { self.write(Batch::of(self.file, &part(pages.as_ptr(), pages.len()), offset)) }
     }
 
-    /// Writes pages to `offset`, as many as there are `sums`, which it sums up; if `skip_zeros`, up to the first page of zeros.
-    /// Returns how many bytes.
+    /// Writes pages to `offset`, as many as there are `sums`, and sums them up. With `skip_zeros` it ends at the first
+    /// page of zeros. Returns how many bytes.
     ///
     /// # Safety
-    /// `from` is aligned to pages, can be read, and nobody writes there: until the end where that was said to be so.
+    /// `from` is aligned to pages and can be read. Nobody writes there: until the end, where `expected.stays` says so.
     pub unsafe fn put(
         &mut self,
         offset: u64,
@@ -211,13 +212,13 @@ impl Output {
         Ok(bytes)
     }
 
-    /// The list that is being made.
+    /// The list that is being filled.
     fn list(&mut self) -> *mut libc::iovec {
         let lists = self.lists.bytes_mut().as_mut_ptr().cast::<libc::iovec>();
         lists.wrapping_add(self.list * MOST)
     }
 
-    /// Sums up pages and writes them, together with the helper if it is likely that there is no page of zeros before the last.
+    /// Sums up pages and writes them; together with the helper if a page of zeros before the last is unlikely.
     ///
     /// # Safety
     /// See [`Step::take`].
@@ -237,7 +238,7 @@ impl Output {
         Ok(taken)
     }
 
-    /// Has the helper, which is there, write a batch.
+    /// Gives a batch to the helper, which exists, to write.
     fn give(&mut self, batch: Batch) -> Result<(), Trouble> {
         self.settle()?;
         if let Some(helper) = &self.helper {
@@ -248,7 +249,7 @@ impl Output {
         Ok(())
     }
 
-    /// Hands over what is waiting.
+    /// Hands over what waits.
     pub fn flush(&mut self) -> Result<(), Trouble> {
         self.settle()?;
         let batch = Batch {
@@ -272,14 +273,14 @@ impl Output {
         if self.way == Way::Cached && self.cached >= STEP {
             let all =
                 libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-            // SAFETY: about the file. So the sync at the end, which cannot be interrupted, is short.
+            // SAFETY: about the file. This keeps the sync at the end short, which cannot be interrupted.
             let _ = unsafe { call!(libc::SYS_sync_file_range, self.file, 0, 0, all) };
             self.cached = 0;
         }
         Ok(())
     }
 
-    /// What was given to the helper has been written.
+    /// Waits until the helper has written what it was given.
     fn settle(&mut self) -> Result<(), Trouble> {
         let (Some(helper), Some(batch)) = (&self.helper, self.given.take()) else {
             return Ok(());
@@ -296,7 +297,7 @@ impl Output {
         unsafe { self.or_cached(batch.write(), batch) }
     }
 
-    /// Some file systems take O_DIRECT and then refuse to write so.
+    /// Writes again through the cache if need be: some file systems accept O_DIRECT and then refuse to write that way.
     ///
     /// # Safety
     /// See [`Batch::write`].

@@ -9,13 +9,13 @@ use crate::pages::PAGE;
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
-/// Bytes that are compressed at once, at most.
+/// The most bytes that are compressed at once.
 pub const CHUNK: usize = 256 << 10;
 
 /// Takes [`CHUNK`] bytes at once, and hands as many to the file.
 pub struct Packer {
     encoder: Encoder,
-    /// Pages that are to be compressed, and where their checksums go, which nobody needs.
+    /// Pages to compress, and a place for their checksums, which are not used.
     plain: Area,
     unused: [Sum; CHUNK / PAGE],
     packed: Area,
@@ -25,7 +25,7 @@ pub struct Packer {
     offset: u64,
 }
 
-/// The most that `bytes` can become: what cannot be compressed gets a header for each 128 KiB.
+/// The most that `bytes` can become: incompressible data gets a header for each 128 KiB.
 pub fn most(bytes: u64) -> u64 {
     bytes + bytes / 1024 + CHUNK as u64
 }
@@ -47,17 +47,17 @@ impl Packer {
         })
     }
 
-    /// Where the next pages are to be copied to, [`CHUNK`] bytes at most, and memory for a checksum of each.
+    /// Where to copy the next pages, at most [`CHUNK`] bytes, and memory for a checksum of each.
     pub fn room(&mut self) -> (*mut u8, &mut [Sum]) {
         (self.plain.bytes_mut().as_mut_ptr(), &mut self.unused)
     }
 
-    /// Compresses so many bytes of them. The sums of what goes to the file come into `sums`.
+    /// Compresses so many bytes of the room. `sums` receives the sums of what goes to the file.
     pub fn filled(&mut self, bytes: usize, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
         self.compress(bytes, false, output, sums)
     }
 
-    /// That was all; returns the length of the data in the file, whole pages.
+    /// Call after the last bytes. Returns the length of the data in the file, whole pages.
     pub fn end(mut self, output: &mut Output, sums: &mut Area) -> Result<u64, Trouble> {
         self.compress(0, true, output, sums)?;
         let whole = self.waiting.next_multiple_of(PAGE);
@@ -81,7 +81,7 @@ impl Packer {
         }
     }
 
-    /// Hands what is waiting, whole pages, to the file.
+    /// Hands what waits, whole pages, to the file.
     fn put(&mut self, output: &mut Output, sums: &mut Area) -> Result<(), Trouble> {
         let sums = checksum::sums_mut(sums, layout::sum_at(self.offset), self.waiting / PAGE);
         // SAFETY: memory of the packer's.

@@ -2,13 +2,13 @@
 
 use super::format::Record;
 
-/// Memory to store whose pages follow one another, in the file too if they have a place there.
+/// Memory to store: its pages follow one another, in the file too if they have a place there.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Piece {
     pub address: u64,
     pub length: u64,
-    /// In the file, or [`NOWHERE`].
+    /// Offset in the file, or [`NOWHERE`].
     pub offset: u64,
     pub flags: u64,
 }

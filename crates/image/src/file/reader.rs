@@ -1,5 +1,5 @@
-//! Reading image files, and refusing damaged ones. The reader believes nothing in a file before its checksum is right, and
-//! follows no offset before it knows that it lies inside.
+//! Reads image files and refuses damaged ones. The reader trusts a part of a file only after its checksum. It
+//! follows an offset only after it has checked that the offset lies inside.
 
 use std::fs::File;
 use std::io;
@@ -71,7 +71,7 @@ pub struct Image {
     pub(super) extents: Vec<Extent>,
     pub(super) auxv: Vec<u8>,
     strings: Vec<u8>,
-    /// Of header, tables and checksums.
+    /// The digest of header, tables and checksums.
     digest: Digest,
 }
 
@@ -183,7 +183,7 @@ impl Source<'_> {
         Ok((page, header))
     }
 
-    /// The agent's note, in a file of this length; the file has nothing else behind what the header speaks of.
+    /// The agent's note in a file of this length. Nothing else may lie behind what the header describes.
     fn note(&self, header: &Header, length: u64) -> Result<String, Defect> {
         let mut page = [0u8; PAGE];
         self.read(&mut page, format::NOTE_OFFSET)?;
@@ -214,7 +214,7 @@ impl Source<'_> {
     }
 }
 
-/// The agent's note in an open image file; nothing else of it is verified but its header. `path` is for people.
+/// The agent's note in an open image file. Besides, only the header is verified. `path` is for messages.
 pub fn note_of(path: &Path, file: File) -> Result<String, Defect> {
     let source = Source { path, file };
     let length = source.length()?;
@@ -226,7 +226,7 @@ impl Image {
     /// Opens the file `path` and checks everything but the data.
     pub fn open(path: &Path) -> Result<Image, Defect> {
         let mut options = File::options();
-        // Nobody writes to a pipe of that name.
+        // O_NONBLOCK: opening a pipe of that name would wait for a writer.
         options.read(true).custom_flags(libc::O_NONBLOCK);
         match options.open(path) {
             Ok(file) => Image::of(path, file),
@@ -237,7 +237,7 @@ impl Image {
         }
     }
 
-    /// The same for an open file; `path` is for people.
+    /// The same for an open file; `path` is for messages.
     pub fn of(path: &Path, file: File) -> Result<Image, Defect> {
         let source = Source { path, file };
         let length = source.length()?;
@@ -265,7 +265,7 @@ impl Image {
         Ok(image)
     }
 
-    /// It is the image with this digest; nobody knows those of images that have not been written yet.
+    /// Checks that the image has this digest. Nobody can know the digest of an image that is not written yet.
     pub fn must_be(&self, digest: &[u8]) -> Result<(), Defect> {
         match self.digest == digest {
             true => Ok(()),
@@ -275,7 +275,7 @@ impl Image {
         }
     }
 
-    /// The text of a name; [`Image::open`] has seen that it is there.
+    /// The text of a name; [`Image::open`] has checked that it is there.
     pub(super) fn text(&self, name: Name) -> &[u8] {
         self.name(name).unwrap_or(b"?")
     }
@@ -356,7 +356,7 @@ impl Image {
     }
 }
 
-/// Parts lie one after the other and fill the file.
+/// Checks that the parts lie one after the other and fill the file.
 fn check_places(header: &Header) -> Option<()> {
     let sums = (header.data_length / PAGE as u64).checked_mul(size_of::<Sum>() as u64)?;
     let after = DATA_OFFSET.checked_add(header.data_length)?;

@@ -1,10 +1,10 @@
 //! Rebuilding a process from a file: everything that ordinary code can do, up to executing the restorer.
 //!
-//! 1. The file's tables are read, and what it needs from outside is compared: the kernel, the mapped files. Its data is verified
-//!    here, or by the process that fills the memory (`filler.rs`).
-//! 2. Files are opened: those that are mapped under high numbers, those of the program under their own.
-//! 3. The plan is made: unmap everything, map and fill the image's memory, set what the kernel knows about it, go on.
-//! 4. The restorer is executed from memory. It does the plan's steps and jumps into the image's own code.
+//! 1. It reads the file's tables, and compares what the image needs from outside: the kernel, the mapped files. Here,
+//!    or in the process that fills the memory (`filler.rs`), it verifies the data.
+//! 2. It opens files: those that are mapped under high numbers, those of the program under their own.
+//! 3. It makes the plan: unmap everything, map and fill the image's memory, set what the kernel knows about it, go on.
+//! 4. It executes the restorer from memory. The restorer does the plan's steps and jumps into the image's own code.
 
 use std::fs;
 use std::io;
@@ -36,8 +36,8 @@ pub use plan::EXIT_NOT_RESTORED;
 
 static RESTORER_FILE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/restorer"));
 
-/// Becomes the process whose image `file` is, called `path`, unless it has another `digest` or `check` objects to the agent's note in it.
-/// Returns only when that fails, after having told the agent; the exit code to use.
+/// Becomes the process of image `file`, called `path`. That fails if the file has another `digest`, or if `check`
+/// objects to the agent's note in it. Returns only on failure, after it has told the agent: the exit code to use.
 pub fn restore(
     path: &Path,
     file: io::Result<fs::File>,
@@ -100,8 +100,8 @@ fn own_pages() -> Result<[Option<(u64, u64)>; 3], Obstacle> {
     Ok(pages)
 }
 
-/// Programs hold addresses inside the kernel's own code. None: it is what it was, and can be moved to where it was. Otherwise what
-/// takes its place; empty where the process has none.
+/// What takes the place of the kernel's own code, in which programs hold addresses. None: the code is the same, and can
+/// be moved to where it was. Empty: this process has none.
 fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, Obstacle> {
     let theirs = image.text(image.header.vdso);
     let own = own_pages()?;
@@ -129,7 +129,7 @@ fn kernels_code(image: &Image) -> Result<Option<Vec<u8>>, Obstacle> {
     code.map(Some).ok_or(Obstacle::UnknownVdso)
 }
 
-/// A mapped file must be what it was: most of its pages are not in the image.
+/// Checks that a mapped file is what it was: most of its pages are not in the image.
 fn check_file(image: &Image, file: &format::File) -> Result<(), Obstacle> {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(image.text(file.path)));
@@ -226,7 +226,7 @@ fn plan_numbers(plan: &mut Plan, image: &Image) {
         .collect();
     numbers.extend(auxv.to_le_bytes());
     numbers.extend((image.auxv.len() as u32).to_le_bytes());
-    // No executable file: that one needs rights.
+    // No new executable file: to set one needs rights.
     numbers.extend(u32::MAX.to_le_bytes());
     let (set_mm, set_mm_map) = (35, 14);
     let at = plan.place(&numbers);

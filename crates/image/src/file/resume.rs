@@ -10,10 +10,10 @@ use crate::sys::{self, call};
 use crate::{capturing_thread, changes, clones, descriptors, inherited, open_files, stop, talk, wake};
 
 /// The restorer jumps here, on the stack and with the thread pointer of the header. `restorer` and `bytes`: its own
-/// memory, with the words of `told` in it. The first is 1 if locks in anonymous memory have the new number of the main
-/// thread, else 0. The second is how many descriptors follow: of files that others had open for writing, too.
+/// memory, which holds the words of `told`. The first is 1 if locks in anonymous memory have the main thread's new
+/// number, else 0. The second is how many descriptors follow: those of files that others had open for writing, too.
 pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
-    // Until the threads are as they were.
+    // Until the threads are as they were, signals stay blocked.
     sys::block_signals();
     // SAFETY: the restorer has put so many words there for this process.
     let (locks_renamed, shared) = unsafe {
@@ -25,7 +25,7 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     let _ = unsafe { call!(libc::SYS_munmap, restorer, bytes) };
     changes::forget();
     warm::forget();
-    // Of an image that was copied by the process itself.
+    // The memory is from a process that was taking an image of itself.
     stop::reset();
     capturing_thread::reset();
     clones::become_independent(sys::getppid());
@@ -39,7 +39,7 @@ pub extern "C" fn resume(restorer: usize, bytes: usize, told: *const u64) -> ! {
     wake::become_rank(None, locks_renamed)
 }
 
-/// What a file of image `number` says of the process besides its memory.
+/// What a file of image `number` says about the process besides its memory.
 pub fn about(number: u64, level: u8) -> About {
     let (low, stack, thread_pointer) = capturing_thread::stack();
     About {

@@ -1,4 +1,4 @@
-//! What of the process's memory an image has to hold: the mappings, and the pages that come from nowhere else.
+//! The memory that an image must hold: the mappings, and the pages that come from nowhere else.
 
 use super::format::{self, MappingKind, Name, bytes_of};
 use super::layout::{Former, Stretch};
@@ -13,9 +13,9 @@ use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
 const FROM_FILE: Trouble = Trouble::new("its memory map cannot be read", 0);
 
-/// Notes all mappings and their files. The advice that the program gave for each is in smaps, for which the kernel
-/// looks at all pages. If `former` has the same mappings, and none may be of a device, the advice is taken from there.
-/// `quickly`: also if they differ, as well as can be.
+/// Notes all mappings and their files. The program's advice for each is in smaps, for which the kernel looks at all
+/// pages. If `former` has the same mappings, and none may be of a device, the advice comes from there. `quickly`: also
+/// if they differ, as well as can be.
 pub fn mappings(tables: &mut Tables, former: Option<&mut Former>, quickly: bool) -> Result<(), Trouble> {
     if let Some(former) = former {
         let noted = read_mappings(tables, Some(former), quickly);
@@ -73,14 +73,14 @@ fn is_left_out(line: &MapsLine) -> bool {
     (zone::ZONE..zone::ZONE_END).contains(&line.start) || line.path == "[vsyscall]"
 }
 
-/// A mapping with what only the longer listing tells of it, as the former image has it. The error: that is not known.
+/// Completes a mapping from the former image, with what only the longer listing tells. The error: that is not known.
 fn as_before(
     former: &mut Former,
     mut mapping: format::Mapping,
     line: &MapsLine,
     quickly: bool,
 ) -> Result<format::Mapping, Trouble> {
-    // The kernel has nothing special to say of it, and to map it again without a reservation does no harm.
+    // The kernel says nothing special about it, and mapping it again without a reservation does no harm.
     let is_plain = !line.shared && (matches!(line.path, "" | "[heap]") || line.path.starts_with("[anon:"));
     let is_device = line.path.starts_with("/dev/");
     let place = |mapping: &format::Mapping| (mapping.start, mapping.end, mapping.offset);
@@ -100,7 +100,7 @@ fn as_before(
 
 const NEW: Trouble = Trouble::new("it has mapped memory of some kind since", 0);
 
-/// Bit in a mapping's `may_write` while the tables are made: every page is stored, also those that a file has.
+/// Bit in a mapping's `may_write` while the tables are made: store every page, even those that a file has.
 const WHOLE: u32 = 2;
 
 fn describe(tables: &mut Tables, mapping: &MapsLine, node: u64) -> Result<format::Mapping, Trouble> {
@@ -143,8 +143,8 @@ fn of_file(tables: &mut Tables, record: &mut format::Mapping, mapping: &MapsLine
     if mapping.shared {
         return Err(Trouble::new("it has mapped a shared file that has no name any more", 0));
     }
-    // Its file has been removed or replaced (an update of the system does that): the memory is stored as if it came from
-    // nowhere. Pages behind the end of the file cannot be had.
+    // The file was removed or replaced (an update of the system does that): store the memory as if it came from
+    // nowhere. Pages behind the end of the file cannot be read.
     record.offset = 0;
     record.may_write = WHOLE;
     Ok(())
@@ -230,8 +230,8 @@ fn add_flags(mut mapping: format::Mapping, flags: &[u8]) -> Result<format::Mappi
     Ok(mapping)
 }
 
-/// Finds the pages to store of every mapping, without those of `hole`, and which of them `former` holds already; and guard pages, which
-/// become mappings of their own. Mappings that cannot be read are made readable: undo it with [`protect_again`].
+/// Finds the pages to store of every mapping, except those of `hole`, and which of them `former` holds already. It also
+/// finds guard pages, which become mappings of their own. It makes mappings readable: undo that with [`protect_again`].
 pub fn pieces(tables: &mut Tables, former: &mut Option<Former>, hole: (usize, usize)) -> Result<(), Trouble> {
     let pages = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC)
         .map_err(|errno| Trouble::new("its page map cannot be read", errno))?;
@@ -281,7 +281,7 @@ fn pieces_of(
         }
         Ok(())
     };
-    // Without the right to read it cannot be found out where the file ends: what is there is taken.
+    // Without the right to read, nobody can tell where the file ends: take what is there.
     if whole && is_readable {
         let (start, end) = (mapping.start as usize, mapping.end as usize);
         pages::read_in((start, end))
@@ -311,7 +311,7 @@ fn protect(mapping: &format::Mapping, protection: u32) -> Result<(), Errno> {
     .map(|_| ())
 }
 
-/// Takes back what [`extents`] has allowed itself.
+/// Takes back the right to read that [`pieces`] gave itself.
 pub fn protect_again(tables: &Tables) {
     for index in 0..tables.mapping_count() {
         let mapping = tables.mapping(index);
@@ -322,8 +322,8 @@ pub fn protect_again(tables: &Tables) {
     }
 }
 
-/// Calls `each` for the ranges of pages that have been written to, and with true for guards. Where pages may be `of_file` the kernel
-/// has to look at each page itself, which takes ten times as long.
+/// Calls `each` for ranges of pages that were written to, and with true for guards. Where pages may be `of_file`, the
+/// kernel has to look at each page itself, which takes ten times as long.
 fn present(
     (file, guards): (i32, Guards),
     tables: &mut Tables,
@@ -331,7 +331,7 @@ fn present(
     of_file: bool,
     mut each: impl FnMut(&mut Tables, usize, usize, bool) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
-    // All others are asked for: most memory is full, and the kernel takes twice as long for a page that it has to list.
+    // Ask for all others: most memory is full, and the kernel takes twice as long for a page that it has to list.
     let mut scan = Scan::new((start, end));
     scan.inverted = IS_PRESENT;
     scan.any_of = IS_PRESENT | IS_ZERO | if of_file { IS_FILE } else { 0 };
@@ -392,7 +392,7 @@ fn present_by_entries(
             // Bit 63: present, 62: swapped, 61: of a file or shared.
             if entry >> 62 != 0 && entry >> 61 & 1 == 0 {
                 let page = start + index * PAGE;
-                // Where the way to ask is forbidden, and guards are not.
+                // Needed where PAGEMAP_SCAN is forbidden but guards are not.
                 let is_guard = entry >> 63 == 0 && guards != Guards::None && pages::is_guard(page);
                 each(tables, page, page + PAGE, is_guard)?;
             }
@@ -402,8 +402,8 @@ fn present_by_entries(
     Ok(())
 }
 
-/// Adds a range to the pieces. What `former` holds unchanged need not be looked at; of a mapping that is stored as a whole
-/// nobody knows what has changed.
+/// Adds a range to the pieces. What `former` holds unchanged need not be looked at. For a mapping that is stored as a
+/// whole, nobody knows what has changed.
 fn add(
     tables: &mut Tables,
     former: &mut Option<Former>,

@@ -9,7 +9,7 @@ use super::format::{self, DESCRIPTOR_KINDS, DescriptorKind, MAPPING_KINDS, Mappi
 use super::reader::{Defect, Image};
 use crate::pages::GUARD;
 
-/// Describes a file after having verified all of it; `describe_note` makes lines of the agent's note, or says why it cannot.
+/// Verifies all of a file, then describes it. `describe_note` makes lines of the agent's note, or says why it cannot.
 pub fn show(path: &Path, describe_note: &dyn Fn(&str) -> Result<String, String>) -> Result<String, Defect> {
     let image = Image::open(path)?;
     image.verify()?;
@@ -125,7 +125,7 @@ fn rights(mapping: &Mapping) -> String {
     letters.into_iter().chain([if is_shared { 's' } else { 'p' }]).collect()
 }
 
-/// Text in an image, which may be anything.
+/// Text from an image, which may be anything.
 fn shown(text: &[u8]) -> String {
     one_line(&String::from_utf8_lossy(text))
 }

@@ -11,7 +11,7 @@ use crate::trouble::Trouble;
 use crate::zone::Area;
 use crate::{descriptors, mappings, pages, pipes, sharing, threads};
 
-/// Of a removed file: its content is held in memory while the image is written.
+/// The longest removed file: memory holds its content while the image is written.
 const MOST_REMOVED: i64 = 64 << 20;
 
 pub struct Tables {
@@ -26,9 +26,9 @@ pub struct Tables {
     pub all: Area,
     /// Memory to store, in the order of addresses.
     pub pieces: Area,
-    /// Where the mapping begins whose pages are being found.
+    /// Where the mapping begins whose pages are being looked for.
     pub mapping_start: usize,
-    /// Of guard pages, in pairs of start and end, in ascending order.
+    /// Guard pages: pairs of start and end, in ascending order.
     guards: Area,
 }
 
@@ -49,7 +49,7 @@ impl Tables {
         }
     }
 
-    /// Nothing but mappings and their files has been noted.
+    /// Forgets mappings and their files; nothing else has been noted.
     pub fn forget_mappings(&mut self) -> Result<(), Trouble> {
         let mut noted = [&mut self.mappings, &mut self.files, &mut self.strings].into_iter();
         noted.try_for_each(|area| area.resize(0)).map_err(Trouble::memory)
@@ -64,7 +64,7 @@ impl Tables {
         })
     }
 
-    /// What `read` gives, part by part.
+    /// Appends to the strings what `read` gives, part by part.
     fn strung(
         &mut self,
         read: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Errno>) -> Result<(), Trouble>,
@@ -112,7 +112,7 @@ impl Tables {
             .map_err(Trouble::memory)
     }
 
-    /// Makes mappings of their own of the guards: parts of others that hold nothing and have their own advice.
+    /// Makes guards mappings of their own: parts of others that hold nothing and have their own advice.
     pub fn split_guards(&mut self) -> Result<(), Trouble> {
         let mut guards = self
             .guards
@@ -123,7 +123,7 @@ impl Tables {
         if guards.peek().is_none() {
             return Ok(());
         }
-        // Behind the old ones, which are then taken away.
+        // They go behind the old ones, which are then taken away.
         let old = self.mappings.bytes().len();
         for index in 0..old / size_of::<format::Mapping>() {
             let mapping = record::<format::Mapping>(&self.mappings, index);
@@ -238,7 +238,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Marks files that others write to as well.
+    /// Marks files that others also write to.
     pub fn note_sharing(&mut self) {
         let bytes = self.descriptors.bytes_mut();
         let is_written = |entry: &Descriptor| {

@@ -2,8 +2,8 @@
 //! threads stand still. A process that shares the memory writes the file from there. Nothing is forked: that would copy
 //! the tables of all pages. Such an image is no snapshot; it counts when its file is complete.
 //!
-//! What the file needs besides was copied for the two images before, whose buffers are still there: a file is written over
-//! that is three images old.
+//! The writer writes over a file that is three images old. The other pages that it needs lie in the buffers of the two
+//! images before.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,9 +23,9 @@ use crate::trouble::Trouble;
 use crate::zone::{self, Area};
 use crate::{clones, talk};
 
-/// Nobody notices a fork that takes less, nanoseconds.
+/// A shorter fork disturbs nobody, nanoseconds.
 const WORTH: u64 = 1_000_000;
-/// What copying a MiB takes, nanoseconds, before it is known.
+/// The time to copy a MiB until it has been measured, nanoseconds.
 const USUAL_COPY: u64 = 250_000;
 const MIB: u64 = 1 << 20;
 
@@ -35,14 +35,15 @@ struct Buffer {
     /// Three words for each range: its start, its end, and where its copy is.
     index: Area,
     data: Area,
-    /// Bytes for which there is memory at hand.
+    /// Bytes for which memory is at hand.
     ready: usize,
 }
 
 const BUFFERS: usize = 3;
 
-/// What something took the last times, nanoseconds, the newest first; 0: not known. The least counts: it may have to wait for file systems
-/// and for a processor, and a virtual machine that its host lets wait takes ten times as long now and then.
+/// The last times that something took, nanoseconds, the newest first; 0: not known. The least counts: a longer time may
+/// be waiting for file systems and for a processor. A virtual machine that its host makes wait takes ten times as long
+/// now and then.
 struct Measured([u64; 4]);
 
 impl Measured {
@@ -51,7 +52,7 @@ impl Measured {
         self.0[0] = nanoseconds;
     }
 
-    /// Measurements that were disturbed must not keep it from being tried ever again.
+    /// Disturbed measurements must not keep it from ever being tried again.
     fn bring_towards(&mut self, usual: u64) {
         self.0 = self.0.map(|nanoseconds| (7 * nanoseconds + usual) / 8);
     }
@@ -112,7 +113,7 @@ struct Shared {
 /// An image whose pages have been copied.
 pub struct Copied {
     number: u64,
-    /// Device and inode of the file that it is to be written over.
+    /// Device and inode of the file to write over.
     file: (u64, u64),
     header: Header,
     tables: Tables,
@@ -133,7 +134,7 @@ pub fn forget() {
     *state() = UNKNOWN;
 }
 
-/// A fork has taken so long: there is no buffer of this image.
+/// A fork took this long: there is no buffer of this image.
 pub fn forked(nanoseconds: u64) {
     let state = state();
     state.fork = nanoseconds;
@@ -147,21 +148,21 @@ pub fn forked(nanoseconds: u64) {
     }
 }
 
-/// What finding the pages takes, nanoseconds, before it is known: it reads what a fork copies. (Rather too little, here and for
-/// copying: it is measured when it is tried.)
+/// The time to find the pages until it has been measured, nanoseconds: finding reads what a fork copies. (Rather too
+/// little, here and for copying: a try measures it.)
 fn usual_find(fork: u64) -> u64 {
     fork / 8
 }
 
 impl State {
-    /// What an image takes for which so many bytes are copied, nanoseconds.
+    /// The expected time of an image for which so many bytes are copied, nanoseconds.
     fn expected(&self, bytes: u64) -> u64 {
         let find = self.find.least().unwrap_or(usual_find(self.fork));
         let copy = self.copy.least().unwrap_or(USUAL_COPY);
         find + (u128::from(bytes) * u128::from(copy) / u128::from(MIB)) as u64
     }
 
-    /// By a clear margin: see docs/internals/image.md for what it costs when the rank fails.
+    /// Cheaper by a clear margin: docs/internals/image.md says what a warm-buffer image costs when the rank fails.
     fn is_cheaper(&self, bytes: u64) -> bool {
         self.fork >= WORTH && 3 * self.expected(bytes) <= 2 * self.fork
     }
@@ -198,13 +199,13 @@ struct Held<'a> {
     buffers: &'a [Buffer; BUFFERS],
     /// How far the index of each has been looked at.
     at: [usize; BUFFERS],
-    /// Not to be used.
+    /// A buffer that must not be used.
     next: usize,
 }
 
 impl Held<'_> {
-    /// Where there is a copy of the page at `start`, which has not been written to since image `number`; and up to where, at
-    /// most `end`, the same is true.
+    /// The place of a copy of the page at `start` that is unchanged since image `number`; and up to where, at most
+    /// `end`, that holds.
     fn look(&mut self, number: u64, start: usize, mut end: usize) -> (Option<u64>, usize) {
         for (index, (buffer, at)) in self.buffers.iter().zip(&mut self.at).enumerate() {
             if index == self.next || buffer.number < number {
@@ -226,14 +227,14 @@ impl Held<'_> {
     }
 }
 
-/// Copies what image `about.number` needs for a file that is written over `file`, if that is expected to take clearly less than
-/// a fork. All threads stand still, and the list of changes is made.
+/// Copies what image `about.number` needs for a file that is written over `file`, if that will probably take clearly
+/// less time than a fork. All threads stand still, and the list of changes is made.
 pub fn copy(about: &About, file: i32) -> Option<Copied> {
     let state = state();
     if state.is_writing() {
         return None;
     }
-    // One that was killed has left it.
+    // A writing process that was killed leaves it.
     zone::clear_scratch();
     if !state.is_cheaper(changes::bytes(about.number)) {
         return None;
@@ -263,13 +264,13 @@ pub fn copy(about: &About, file: i32) -> Option<Copied> {
     })
 }
 
-/// Copies the pages that no buffer has; returns where all pages are. None: they are too many. `start`: when finding them has
-/// begun.
+/// Copies the pages that no buffer has; returns where all pages are. None: they are too many. `start`: when the search
+/// for them began.
 fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Result<Option<Area>, Errno> {
     let next = state.next();
     let (mut parts, bytes) = find_pages(state, tables, number)?;
     let found = sys::now_ns();
-    // The first time there are no buffers of the images before.
+    // The first time there are no buffers of earlier images.
     if state.expected(bytes) > state.fork {
         return Ok(None);
     }
@@ -302,8 +303,8 @@ fn copy_pages(state: &mut State, tables: &Tables, number: u64, start: u64) -> Re
     Ok(Some(parts))
 }
 
-/// Where the pages of all pieces are, in pairs of address and length: in buffers of former images, or only where the program has
-/// them; how many bytes of the latter.
+/// Where the pages of all pieces are, in pairs of address and length: in buffers of earlier images, or only in the
+/// program. Also how many bytes are only there.
 fn find_pages(state: &State, tables: &Tables, number: u64) -> Result<(Area, u64), Errno> {
     let mut parts = Area::new(19);
     let mut bytes = 0;
@@ -335,13 +336,14 @@ fn find_pages(state: &State, tables: &Tables, number: u64) -> Result<(Area, u64)
     Ok((parts, bytes))
 }
 
-/// With the threads running: has memory at hand for the next image, if that may be copied.
+/// With the threads running: prepares memory for the next image, if a buffer may hold that.
 pub fn make_room(number: u64) {
     let state = state();
     let bytes = changes::bytes(number);
     if state.is_cheaper(bytes) {
         let next = state.next();
-        // The first one copies what was written to before the two images before as well. Without, copying takes longer.
+        // The first buffer also receives what was written before the two images before. Without memory at hand, copying
+        // takes longer.
         let images = match state.buffers.iter().all(|buffer| buffer.number == 0) {
             true => BUFFERS,
             false => 1,
@@ -350,7 +352,7 @@ pub fn make_room(number: u64) {
     }
 }
 
-/// Starts the process that writes the file; its parent is the agent, to which `others` is its socket.
+/// Starts the process that writes the file. Its parent is the agent; `others` is its socket to the agent.
 pub fn start(copied: Copied, others: i32) -> Result<i32, Errno> {
     let state = state();
     if state.shared.bytes().is_empty() {
@@ -407,8 +409,8 @@ extern "C" fn run(task: usize) -> ! {
     }
 }
 
-/// What the process has open: pipes would not end for others, and locks would stay. By the node memory this process is known for one of
-/// the rank's (`sharing.rs`).
+/// Closes what the process has open: pipes would not end for others, and locks would stay. The node memory stays open:
+/// it shows others that this process is one of the rank's (`sharing.rs`).
 fn close_others(socket: i32) -> Result<(), Errno> {
     let directory = sys::open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)?;
     let closed = sys::numbers_in(directory, |fd| {
@@ -423,7 +425,7 @@ fn close_others(socket: i32) -> Result<(), Errno> {
 fn write(mut copied: Copied, file: i32, socket: i32) {
     let start = sys::now_ns();
     let mut look = || {
-        // Nobody wants the image any more.
+        // The agent closes the socket when nobody wants the image any more.
         if let Ok(None) = talk::receive(socket, libc::MSG_DONTWAIT) {
             sys::exit(0);
         }
@@ -448,7 +450,7 @@ fn write(mut copied: Copied, file: i32, socket: i32) {
     answers::say_written(socket, copied.number, written, start);
 }
 
-/// In a copy of the process that was made while it wrote: nothing of the writer's is left.
+/// In a copy of the process: removes everything of the writer's, which may have been writing.
 pub fn forget_all() {
     zone::clear();
     changes::forget();

@@ -1,5 +1,5 @@
-//! Writing the image file, in the sleeping snapshot: one thread, no allocation, and never long without looking whether
-//! the agent wants something.
+//! Writing the image file, in the sleeping snapshot: one thread, no allocation, and frequent looks for requests of the
+//! agent.
 
 use super::checksum::{self, Sum, copy_and_sum, sum_of};
 use super::digest::{Digest, digest};
@@ -19,11 +19,11 @@ use crate::trouble::Trouble;
 use crate::zone::{self, Area};
 use crate::{changes, threads};
 
-/// Bytes between two looks at what the agent wants, and with them their checksums; fewer where they are compressed.
+/// Bytes between two looks at what the agent wants, with their checksums; fewer when they are compressed.
 const STEP: usize = 4 << 20;
 const _: () = assert!(STEP / PAGE <= helper::MOST_SHARED, "a step can be shared");
 
-/// What the writer has to know of the process besides its memory.
+/// What the writer must know about the process besides its memory.
 pub struct About {
     pub number: u64,
     /// Where a rebuilt process begins.
@@ -32,13 +32,13 @@ pub struct About {
     pub thread_pointer: usize,
     /// Level of zstd, 0: the data is not compressed.
     pub level: u8,
-    /// Memory that changes while it is written and that nobody needs: the writer's own stack.
+    /// Memory that changes while it is written and that no later life needs: the writer's own stack.
     pub hole: (usize, usize),
 }
 
-/// Writes the image into `file`, whose second page the agent has written, and syncs it. Of an earlier image of the same
-/// process that it holds, what has not changed stays. Returns the bytes written, and what tells the file from others. `look` is called again and again. `pipe`: for a file
-/// on a disk. Then [`super::warm::forget_all`].
+/// Writes the image into `file`, whose second page the agent has written, and syncs it. What is unchanged since an
+/// earlier image of the same process in the file stays. Returns the bytes written, and the file's digest. It calls
+/// `look` again and again. `pipe`: for a file on a disk. Then call [`super::warm::forget_all`].
 pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut()) -> Result<(u64, Digest), Trouble> {
     zone::clear_scratch();
     let mut tables = Tables::new();
@@ -62,7 +62,7 @@ pub fn write(file: i32, pipe: Option<Pipe>, about: &About, look: &mut dyn FnMut(
     result
 }
 
-/// Finds all that the file is to hold; `quickly`: see [`scan::mappings`]. Then [`scan::protect_again`].
+/// Finds everything that the file is to hold; `quickly`: see [`scan::mappings`]. Then call [`scan::protect_again`].
 pub fn collect(
     about: &About,
     tables: &mut Tables,
@@ -83,12 +83,12 @@ pub fn collect(
     Ok(header)
 }
 
-/// Where the pages to be written are.
+/// The place of the pages to write.
 pub enum Sources {
     /// Where the program has them.
     Memory,
-    /// In buffers, in the order of the pieces: addresses and lengths of their parts, and which of them and how much of that
-    /// has been written.
+    /// In buffers, in the order of the pieces: addresses and lengths of the parts, the index of the current part, and
+    /// its written bytes.
     Buffers(Area, usize, u64),
 }
 
@@ -104,7 +104,7 @@ impl Sources {
         }
     }
 
-    /// So many of them have been written or need not be.
+    /// Notes that so many bytes are written or need not be.
     fn done(&mut self, bytes: u64) {
         if let Sources::Buffers(parts, at, done) = self {
             *done += bytes;
@@ -126,7 +126,7 @@ pub fn put(
 ) -> Result<(u64, Digest), Trouble> {
     let former_length = former.as_ref().map_or(0, |former| former.data_length);
     let is_alone = matches!(sources, Sources::Memory);
-    // A snapshot has looked before.
+    // A snapshot has done so before.
     if !is_alone {
         tables.note_sharing();
     }
@@ -135,7 +135,7 @@ pub fn put(
     let mut page = Area::new(9);
     page.resize(PAGE).map_err(Trouble::memory)?;
     let mut output = Output::open(file, pipe, expected)?;
-    // From here on it is no image until the header says so again.
+    // From here on the file is no image until the header says so again.
     output.put_at(0, page.bytes())?;
     sums.resize(layout::sum_at(expected.data_end))
         .map_err(Trouble::memory)?;
@@ -173,7 +173,7 @@ pub fn put(
     Ok((output.written, digest))
 }
 
-/// What will be written at most: it is not known yet which pages are zeros.
+/// The most that will be written: it is not known yet which pages are zeros.
 fn expected(tables: &Tables, former_length: u64, level: u8, is_alone: bool) -> Expected {
     const SMALL: u64 = 256 << 10;
     let partly = former_length > 0;
@@ -191,13 +191,13 @@ fn expected(tables: &Tables, former_length: u64, level: u8, is_alone: bool) -> E
         data_end,
         scattered: partly && bytes < SMALL * count,
         is_alone,
-        // What is compressed comes from a buffer that is used again.
+        // Compressed data comes from a buffer that is used again.
         stays: level == 0,
     }
 }
 
-/// Writes the data that is to be written, and the sums of its pages into `sums`; makes the table of extents. Returns the
-/// length of all data, before it is compressed.
+/// Writes the data that is to be written, and the sums of its pages into `sums`; makes the table of extents. Returns
+/// the length of all data, before it is compressed.
 fn put_data(
     tables: &mut Tables,
     former_length: u64,
@@ -238,7 +238,7 @@ fn put_data(
                 }
             };
             layout.lies(&piece, from, (offset, copied as u64), tables)?;
-            // A page of zeros has ended it before.
+            // If a page of zeros ended it, that page is done, too.
             let done = if copied < bytes { copied + PAGE } else { copied } as u64;
             sources.done(done);
             from += done;

@@ -1,5 +1,5 @@
-//! Compression by zstd (RFC 8878). The writer has no allocator: its compressor lives in an area of its own. The reader is an
-//! ordinary process.
+//! Compression by zstd (RFC 8878). The writer has no allocator: its compressor lives in an area of its own. The reader
+//! is an ordinary process.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -14,20 +14,20 @@ use crate::pages::PAGE;
 use crate::trouble::Trouble;
 use crate::zone::Area;
 
-/// The highest level; those above need much more memory, also to read them.
+/// The highest level; levels above need much more memory, also to read them.
 pub const MOST: u8 = 19;
 /// Binary logarithm of the window of that level: how far back a reader has to remember.
 const WINDOW: i32 = 23;
 
 const CANNOT: Trouble = Trouble::new("zstd cannot compress it", 0);
 
-/// Whether a result is none.
+/// Whether a result is an error.
 fn is_error(result: usize) -> bool {
     // SAFETY: looks at the number.
     unsafe { ZSTD_isError(result) != 0 }
 }
 
-/// Makes one frame of all that it is given.
+/// Makes one frame of everything that it is given.
 pub struct Encoder {
     context: NonNull<ZSTD_CCtx>,
     /// Where the context lies.
@@ -45,8 +45,8 @@ impl Encoder {
         }
         memory.resize(needed.next_multiple_of(PAGE)).map_err(Trouble::memory)?;
         let bytes = memory.bytes_mut();
-        // SAFETY: aligned memory of that length, which is the context's as long as the area is held. The parameters are ones
-        // that every context has.
+        // SAFETY: aligned memory of that length, which stays the context's while the area is held. Every context has
+        // these parameters.
         unsafe {
             let context = NonNull::new(ZSTD_initStaticCCtx(bytes.as_mut_ptr().cast(), bytes.len())).ok_or(CANNOT)?;
             let set = |parameter, value| is_error(ZSTD_CCtx_setParameter(context.as_ptr(), parameter, value));
@@ -62,8 +62,8 @@ impl Encoder {
         }
     }
 
-    /// Compresses bytes of `from` into `to`; `last`: nothing follows. How many it took, how many it gave, and whether that was
-    /// all: if not, `to` is full.
+    /// Compresses bytes of `from` into `to`; `last`: nothing follows. Returns how many it took, how many it gave, and
+    /// whether that was all. If not, `to` is full.
     pub fn step(&mut self, from: &[u8], to: &mut [u8], last: bool) -> Result<(usize, usize, bool), Trouble> {
         let (mut input, mut output) = buffers(from, to);
         let directive = if last {
@@ -81,7 +81,7 @@ impl Encoder {
     }
 }
 
-/// Reads one frame.
+/// Decompresses one frame.
 pub struct Decoder(NonNull<ZSTD_DCtx>);
 
 impl Decoder {
@@ -95,7 +95,7 @@ impl Decoder {
         }
     }
 
-    /// Decompresses bytes of `from` into `to`: how many it took and gave, and whether the frame has ended.
+    /// Decompresses bytes of `from` into `to`. Returns how many it took and gave, and whether the frame has ended.
     pub fn step(&mut self, from: &[u8], to: &mut [u8]) -> Result<(usize, usize, bool), String> {
         let (mut input, mut output) = buffers(from, to);
         // SAFETY: the context is whole, and both buffers are as long as they say.
@@ -111,7 +111,7 @@ impl Drop for Decoder {
     }
 }
 
-/// As zstd wants to be told of them.
+/// Both buffers in zstd's own form.
 fn buffers(from: &[u8], to: &mut [u8]) -> (ZSTD_inBuffer, ZSTD_outBuffer) {
     let input = ZSTD_inBuffer {
         src: from.as_ptr().cast(),

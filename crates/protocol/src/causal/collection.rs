@@ -1,15 +1,15 @@
 //! How a life that begins again collects the events of its former lives, and all that others know.
 //!
-//! It asks every rank, and its event logger if it has one. Asking fences: from its answer on, a rank takes nothing more
-//! that a former life has sent. Others may be collecting too, so answers come in two kinds:
+//! It asks every rank, and its event logger if it has one. The question fences: after its answer, a rank takes no more
+//! messages of a former life. Others may be collecting too, so answers come in two kinds:
 //!
 //! - At once: every rank that is there says what it knows now. [`Answer::complete`] is false while it collects itself.
 //! - *Complete*: a rank gives it when its life has begun, or when every rank and its event logger have answered it at
-//!   once. Only then nothing more can escape from its former lives: all ranks that took in their messages have told it.
+//!   once. Only then no message of its former lives can escape: all ranks that took one have reported it.
 //!
-//! A collection is over with a complete answer of every rank. Each must come from the latest life that the others have
-//! heard of. Then no rank, alive or later, depends on a delivery of this rank that the collection lacks.
-//! With less, a message of a dead life that is still on its way can make an orphan.
+//! A collection is over with a complete answer of every rank. Each must come from the latest life that the other ranks
+//! know. Then no rank, alive or later, depends on a delivery of this rank that the collection lacks. With less, a
+//! message of a dead life that is still on its way can make an orphan.
 
 use super::{Causal, Error, Event, Piggyback};
 use crate::{Rank, Recorded};
@@ -19,7 +19,7 @@ use crate::{Rank, Recorded};
 pub struct Answer {
     /// The sender is not collecting, or nothing can escape from its former lives any more.
     pub complete: bool,
-    /// Per rank, the latest life that the sender has heard of.
+    /// Per rank, the latest life that the sender knows of.
     pub lives: Vec<u64>,
     /// [`Causal::everything`].
     pub known: Piggyback,
@@ -31,7 +31,7 @@ struct Heard {
     complete: bool,
 }
 
-/// What a peer that collects too has been told.
+/// What this life has told a peer that collects too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
     NotAsked,
@@ -45,14 +45,14 @@ pub struct Collection {
     causal: Causal,
     heard: Vec<Heard>,
     told: Vec<Told>,
-    /// Per rank, the latest life that anybody has spoken of.
+    /// Per rank, the latest life that any rank has named.
     lives: Vec<u64>,
-    /// What the event logger has: the events after the first so many.
+    /// The event logger's part: the events after the first so many.
     logged: Option<(u64, Vec<Recorded>)>,
 }
 
 impl Collection {
-    /// `causal`: from the image that life `life` of the rank begins from, or new. `event_logger`: there is one to be asked.
+    /// `causal`: from the image that life `life` of the rank begins from, or new. `event_logger`: there is one to ask.
     pub fn new(mut causal: Causal, life: u64, event_logger: bool) -> Self {
         let size = causal.latest.len();
         causal.collecting = true;
@@ -70,8 +70,8 @@ impl Collection {
         }
     }
 
-    /// Life `life` of `peer` asks, and is to be told ([`Self::tell`]). It may not have heard the question of this life, and
-    /// what a former one has answered is not enough any more.
+    /// Life `life` of `peer` asks, and must get an answer ([`Self::tell`]). It may not have got this life's question,
+    /// and a former life's answer is no longer enough.
     pub fn asked(&mut self, peer: Rank, life: u64) {
         self.hear_of(peer, life);
         self.told[peer as usize] = Told::Something;
@@ -97,12 +97,12 @@ impl Collection {
         Ok(())
     }
 
-    /// All that is known anywhere, at once.
+    /// All that any rank knows, at once.
     pub fn told_all(&mut self, known: &Piggyback) -> Result<(), Error> {
         self.causal.told(self.causal.rank, known)
     }
 
-    /// What came with a message from `from`.
+    /// The piggyback of a message from `from`.
     pub fn absorb(&mut self, from: Rank, piggyback: &Piggyback) -> Result<(), Error> {
         self.causal.absorb(from, piggyback)
     }
@@ -128,7 +128,7 @@ impl Collection {
         Some(above + records.len() as u64)
     }
 
-    /// What the event logger has of this rank, with rclocks.
+    /// The event logger's deliveries of this rank, with rclocks.
     pub(super) fn stored_events(&self) -> impl Iterator<Item = (u64, &Recorded)> {
         let logged = self.logged.iter();
         logged.flat_map(|(above, records)| (above + 1..).zip(records))
@@ -152,18 +152,18 @@ impl Collection {
         }
     }
 
-    /// Who is to be told again, since it can be told everything now.
+    /// The peers that get a second answer, now that this life can tell them everything.
     pub fn due(&self) -> Vec<Rank> {
         let due = (0..).zip(&self.told).filter(|(_, told)| **told == Told::Something);
         due.filter(|_| self.has_heard()).map(|(peer, _)| peer).collect()
     }
 
-    /// Everybody who is there has answered, and so has the event logger: nothing of former lives can escape any more.
+    /// Every present rank and the event logger have answered: no message of former lives can escape any more.
     fn has_heard(&self) -> bool {
         self.logged.is_some() && self.heard_of_all(false)
     }
 
-    /// Everything has been heard.
+    /// All answers are complete.
     pub fn is_over(&self) -> bool {
         self.logged.is_some() && self.heard_of_all(true)
     }

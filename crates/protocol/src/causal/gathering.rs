@@ -1,5 +1,5 @@
-//! What is known anywhere, put together. A life does this where sent messages lie where it can see them: it reads what
-//! others know without asking them. Nothing of its former lives can escape then, and one look is a whole [`Collection`].
+//! The union of what all ranks know. A life makes it where it can see all sent messages: it reads what others know
+//! without asking them. No message of its former lives can escape then, and one look is a whole [`Collection`].
 //!
 //! Events may be added in any order. Only all of them together are closed, so the life takes them in together: it would
 //! take for stable what a part lacks.
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use super::{Causal, Collection, Error, Event, Piggyback};
 use crate::{Rank, Recorded};
 
-/// Why what was found is no history.
+/// Why the events found are no history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
-    /// Two places tell different things of one delivery.
+    /// Two sources differ about one delivery.
     #[error("delivery {rclock} of rank {receiver} is known in two forms: not the same history")]
     TwoForms { receiver: Rank, rclock: u64 },
     #[error(transparent)]
@@ -40,6 +40,11 @@ impl Gathering {
         }
     }
 
+    /// The job has so many ranks by now.
+    pub fn grow(&mut self, size: usize) {
+        self.events.resize_with(size, BTreeMap::new);
+    }
+
     /// Adds one. Where two places know it, that with an edge is kept: the other learnt of it when its past was stable.
     pub fn add(&mut self, event: Event) -> Result<(), Contradiction> {
         let Event { receiver, rclock, .. } = event;
@@ -58,8 +63,20 @@ impl Gathering {
         Ok(())
     }
 
+    /// So many deliveries of a rank are stable: nobody needs to be told of them.
+    pub fn forget(&mut self, rank: Rank, stable: u64) {
+        if let Some(events) = self.events.get_mut(rank as usize) {
+            *events = events.split_off(&(stable + 1));
+        }
+    }
+
+    /// All of them.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().flat_map(BTreeMap::values)
+    }
+
     /// In a partial order: no event before one of its past.
-    fn ordered(self) -> Vec<Event> {
+    pub fn ordered(self) -> Vec<Event> {
         let mut queues: Vec<_> = self
             .events
             .into_iter()
@@ -86,8 +103,8 @@ impl Gathering {
         ordered
     }
 
-    /// What a life is to know, and the record that it repeats: its deliveries after the first `above`, those of the image that it begins
-    /// from. `collection`: new, with what its event logger has of it, where there is one.
+    /// The knowledge with which a life begins, and the record that it repeats: its deliveries after the first `above`,
+    /// which its image has. `collection`: new, with what its event logger has of it, where there is one.
     pub fn begin(self, mut collection: Collection, above: u64) -> Result<(Causal, Vec<Recorded>), Contradiction> {
         let rank = collection.causal().rank;
         for (rclock, record) in collection.stored_events() {
@@ -132,7 +149,7 @@ mod tests {
         gathering
     }
 
-    /// A life of rank 1 of 3, which a logger that has this has answered.
+    /// A life of rank 1 of 3, answered by a logger with these deliveries.
     fn collection(reduction: Reduction, logged: Option<Vec<Recorded>>) -> Collection {
         let causal = Causal::new(1, 3, reduction, false);
         let mut collection = Collection::new(causal, 2, logged.is_some());

@@ -1,4 +1,4 @@
-//! What a rank keeps of everybody's deliveries, and which of them a message must carry: three ways (Bouteiller 2005,
+//! What a rank keeps of all ranks' deliveries, and which of them a message must carry: three ways (Bouteiller 2005,
 //! §III.B). All deduce that a receiver knows less than it does, never more.
 
 use std::collections::VecDeque;
@@ -8,9 +8,12 @@ use crate::Rank;
 
 /// One way to keep events and to piggyback few of them.
 ///
-/// Callers see to it that events of one rank come in order and without a gap, each with its past or after it where the
-/// past is stable.
+/// Callers add the events of one rank in order and without a gap. Each comes with its past, or after it where the past
+/// is stable.
 pub(super) trait Reduce {
+    /// The job has so many ranks by now.
+    fn grow(&mut self, _size: usize) {}
+
     /// The next event of its receiver. Where some before it are missing, they are stable.
     fn insert(&mut self, event: Event);
 
@@ -22,7 +25,7 @@ pub(super) trait Reduce {
     /// know, is raised to what follows from the graph.
     fn lacking(&self, to: Rank, itself: bool, latest: &[u64], known: &mut Known, found: &mut Vec<Event>);
 
-    /// More follows from the graph about what a peer knows than it has said or been told: [`Self::follow`].
+    /// The graph shows more of a peer's knowledge than was exchanged: [`Self::follow`].
     fn crosses(&self) -> bool {
         false
     }
@@ -40,17 +43,18 @@ pub(super) trait Reduce {
     fn len(&self) -> usize;
 }
 
-/// What a peer is known to know.
+/// The known part of a peer's knowledge.
 pub(super) struct Known<'a> {
     /// Per rank, its last event.
     pub last: &'a mut [u64],
     pub raised: &'a mut Raised,
 }
 
-/// Ranks of which more is known than has been followed. Memory that lasts: nothing is allocated for a message.
+/// Ranks with more known events than were followed. Memory that lasts: nothing is allocated for a message.
 #[derive(Debug, Clone)]
 pub(super) struct Raised {
-    /// From which of their events on. Each rank is there once, however often it is raised: its events are then followed once.
+    /// The first of these events. Each rank is there once, however often it is raised: its events are then followed
+    /// once.
     ranks: Vec<(Rank, u64)>,
     is_there: Vec<bool>,
 }
@@ -61,6 +65,11 @@ impl Raised {
             ranks: Vec::new(),
             is_there: vec![false; size],
         }
+    }
+
+    /// The job has so many ranks by now.
+    pub fn grow(&mut self, size: usize) {
+        self.is_there.resize(size, false);
     }
 
     /// The last known event of `rank` was number `above`.
@@ -101,6 +110,10 @@ impl Sequences {
 }
 
 impl Reduce for Sequences {
+    fn grow(&mut self, size: usize) {
+        self.events.resize_with(size, VecDeque::new);
+    }
+
     fn insert(&mut self, event: Event) {
         self.events[event.receiver as usize].push_back(event);
     }
@@ -159,8 +172,8 @@ impl Reduce for Sequences {
     }
 }
 
-/// The same graph as one list in a partial order, no event before one of its past: a message's events are found in one
-/// pass from the last event backwards, and inserted in one pass forwards (§III.B.2).
+/// The same graph as one list in a partial order: no event stands before one of its past. One pass from the last event
+/// backwards finds a message's events; one pass forwards inserts them (§III.B.2).
 #[derive(Debug, Clone, Default)]
 pub(super) struct LogOn(VecDeque<Event>);
 
@@ -189,7 +202,7 @@ impl Reduce for LogOn {
                 left -= 1;
                 continue;
             }
-            // What comes after it in the list has been seen: its antecedent, and what is before that, is still to come.
+            // The pass has seen what comes after it in the list: its antecedent, and earlier events, are still to come.
             let source = &mut known[event.record.source as usize];
             left -= event.antecedent.saturating_sub(*source);
             *source = event.antecedent.max(*source);

@@ -20,6 +20,16 @@ impl Job {
         }
     }
 
+    /// There are more ranks.
+    fn grow(&mut self, size: usize, reduction: Reduction) {
+        self.ranks.iter_mut().for_each(|rank| rank.grow(size));
+        let new = (self.ranks.len()..size).map(|rank| Causal::new(rank as Rank, size, reduction, false));
+        self.ranks.extend(new.collect::<Vec<_>>());
+        self.sent.iter_mut().for_each(|sent| sent.resize(size, 0));
+        self.sent.resize_with(size, || vec![0; size]);
+        self.clocks.resize(size, 0);
+    }
+
     fn message(&mut self, from: Rank, to: Rank) -> Vec<(Rank, u64)> {
         let piggyback = self.ranks[from as usize].piggyback(to);
         let antecedent = self.clocks[from as usize];
@@ -188,4 +198,29 @@ fn lives_that_collect_wait_for_one_another_but_not_for_ever() {
     };
     lives[1].answer(2, 1, &hearsay).unwrap();
     assert!(!lives[1].is_over(), "nor when another has heard of the next");
+}
+
+#[test]
+fn ranks_that_come_later_are_as_if_they_had_done_nothing() {
+    for reduction in ALL {
+        let (mut grown, mut whole) = (Job::new(2, reduction), Job::new(5, reduction));
+        let mut random = 7u64;
+        for size in [2, 3, 5] {
+            grown.grow(size, reduction);
+            for _ in 0..60 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (from, to) = ((random >> 33) % size as u64, (random >> 45) % size as u64);
+                let (from, to) = (from as Rank, to as Rank);
+                assert_eq!(grown.message(from, to), whole.message(from, to), "{reduction:?} {size}");
+            }
+            let clocks = vec![5; size];
+            grown.ranks[0].acknowledge(&clocks);
+            whole.ranks[0].learn_stable((0..).zip(clocks));
+        }
+    }
+    let mut spreads = Causal::new(0, 1, Reduction::LogOn, true);
+    spreads.grow(3);
+    spreads.learn_stable([(2, 4)]);
+    assert_eq!(spreads.piggyback(1).stable, [(2, 4)]);
+    assert_eq!(spreads.piggyback(1).stable, []);
 }

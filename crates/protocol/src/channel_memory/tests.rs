@@ -111,7 +111,7 @@ fn what_an_image_covers_is_forgotten_and_a_life_begins_behind_it() {
     assert_eq!((memory.forgotten(0), memory.kept(0), memory.reported(0)), (3, 5, 6));
     assert_eq!(memory.delivery(0, 3), None);
     assert_eq!(memory.delivery(0, 4), Some(Recorded { source: 2, polls: 40 }));
-    // Lives whose images are older than what is here, and newer than what has been reported.
+    // Lives whose images are older than the held messages, or newer than the reports.
     assert!(matches!(memory.admit(0, 2, 2), Err(Error::Begin { forgotten: 3, .. })));
     assert!(matches!(memory.admit(0, 2, 7), Err(Error::Begin { reported: 6, .. })));
     assert_eq!(memory.admit(0, 2, 5).map(|admission| admission.reported), Ok(6));
@@ -125,7 +125,7 @@ fn what_an_image_covers_is_forgotten_and_a_life_begins_behind_it() {
     ));
     assert_eq!(take(&mut memory), Some((6, 2, Some(60), 'C')));
     assert_eq!(take(&mut memory), Some((7, 1, None, 'd')));
-    // What is sent again: forgotten, still here, and new.
+    // Repeated messages: forgotten, still held, and new.
     let admission = memory.admit(1, 2, 0).unwrap();
     assert_eq!(admission.received, [(0, 4)]);
     assert_eq!(memory.put(1, 2, 0, 1, 'x'), Ok(Put::Forgotten));

@@ -71,7 +71,7 @@ fn images_take_their_share_of_the_time_of_the_job() {
         assert!(spent > 9 * SECOND && spent <= 11 * SECOND, "{order:?}: {spent:?}");
         assert_eq!(had.len(), 8, "{order:?}: all have their turn");
     }
-    // Where they cost little they come as often as was asked for.
+    // At a low cost they come as often as requested.
     let mut checkpoints = new(Order::Periodic);
     let mut count = 0;
     let mut now = Duration::ZERO;
@@ -94,7 +94,7 @@ fn who_waits_for_an_image_does_not_wait_for_the_share() {
     assert_eq!(checkpoints.next_time(|_| true), Some(21 * SECOND));
     let told = [(); 2].map(|()| checkpoints.begins_to_hold_back());
     assert_eq!(told, [Some((SECOND, 0.1)), None]);
-    // Logs that grow can wait, as long as they are not full.
+    // Growing logs can wait until they are full.
     checkpoints.logs_have_grown(u64::MAX >> 1, 3 * SECOND);
     assert_eq!(checkpoints.next(4 * SECOND, |_| true), None);
     checkpoints.want(0..1, Some(1), 4 * SECOND);

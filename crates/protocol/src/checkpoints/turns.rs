@@ -1,11 +1,13 @@
-//! Whose image comes next where ranks take turns: the policies of MPICH-V2's checkpoint scheduler (Bouteiller 2006, §III.C). Times
-//! are handed in; nothing is measured or asked here.
+//! Which rank takes the next image, where ranks take turns: the policies of MPICH-V2's checkpoint scheduler (Bouteiller
+//! 2006, §III.C). Callers pass the time in; this module measures and asks nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// In which order ranks have images.
+use crate::random::splitmix;
+
+/// The order in which ranks take images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Each at its own interval, whatever the others do.
@@ -18,7 +20,7 @@ pub enum Order {
     MostLog,
 }
 
-/// What is known of the logs, for [`Order::MostLog`].
+/// The known sizes of the logs, for [`Order::MostLog`].
 #[derive(Debug, PartialEq, Eq)]
 enum Logs {
     Unknown,
@@ -33,11 +35,11 @@ pub struct Turns {
     order: Order,
     /// When the next one is, since the start of the job.
     due: Duration,
-    /// Whose the last one was.
+    /// The rank of the last turn.
     last: Option<usize>,
-    /// Who could not have an image since somebody has had one: they are passed over while there are others.
+    /// Ranks that could not have an image since the last success: they are passed over while there are others.
     refused: BTreeSet<usize>,
-    /// SplitMix64.
+    /// See [`splitmix`].
     random: u64,
     logs: Logs,
 }
@@ -65,7 +67,7 @@ impl Turns {
         (self.logs != Logs::Asked).then_some(self.due)
     }
 
-    /// Whether somebody has to tell how much each image frees; asked once for each turn.
+    /// Whether the agent must report how much each image frees; true once for each turn.
     pub fn wants_logs(&mut self, now: Duration) -> bool {
         let wants = self.order == Order::MostLog && self.due <= now && self.logs == Logs::Unknown;
         if wants {
@@ -79,7 +81,7 @@ impl Turns {
         self.logs = Logs::Known(bytes);
     }
 
-    /// Whose turn it is at `now`, of these ranks (in order, not empty). The next one is `pause` later.
+    /// The rank whose turn it is at `now`, of these (in order, not empty). The next one is `pause` later.
     pub fn take(&mut self, now: Duration, ranks: &[usize], pause: Duration) -> Option<usize> {
         if self.due > now {
             return None;
@@ -99,11 +101,11 @@ impl Turns {
                 let behind = |rank: &&usize| self.last.is_none_or(|last| **rank > last);
                 able.iter().find(behind).or(able.first()).copied()?
             }
-            Order::Random { .. } => able[(self.draw() % able.len() as u64) as usize],
+            Order::Random { .. } => able[(splitmix(&mut self.random) % able.len() as u64) as usize],
             Order::MostLog => {
                 let Logs::Known(bytes) = &self.logs else { return None };
                 let freed = |rank: usize| bytes.get(rank).copied().unwrap_or(0);
-                // Of equals the one that comes next, so that all have images where nobody sends.
+                // Of equals the next in order: all ranks get images even where none sends.
                 let has_passed = |rank: usize| self.last.is_some_and(|last| rank <= last);
                 let key = |rank: &usize| (freed(*rank), Reverse((has_passed(*rank), *rank)));
                 let most = able.iter().copied().max_by_key(key)?;
@@ -116,28 +118,20 @@ impl Turns {
         Some(chosen)
     }
 
-    /// Nobody can have an image before then.
+    /// No rank can have an image before then.
     pub fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
     }
 
-    /// The rank could not have an image: somebody else has the next turn, by `soon`.
+    /// The rank could not have an image: another rank has the next turn, by `soon`.
     pub fn refused(&mut self, rank: usize, soon: Duration) {
         self.refused.insert(rank);
         self.due = self.due.min(soon);
     }
 
-    /// Somebody has an image.
+    /// A rank has an image.
     pub fn taken(&mut self) {
         self.refused.clear();
-    }
-
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
@@ -215,7 +209,7 @@ mod tests {
         assert_eq!((turns.take(PAUSE, &[0, 1, 2], PAUSE), turns.next_time()), (None, None));
         turns.logs_are(vec![5, 700, 6]);
         assert_eq!(turns.take(PAUSE, &[0, 1, 2], PAUSE), Some(1));
-        // It could have none: the next best, although it would still free most.
+        // It could have none: the next best follows, although this rank would still free most.
         turns.refused(1, PAUSE * 2);
         assert!(turns.wants_logs(PAUSE * 2));
         turns.logs_are(vec![5, 700, 6]);

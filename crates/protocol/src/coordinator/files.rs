@@ -1,4 +1,6 @@
-//! Files of images: what is written, which stay, and what may be forgotten because of them.
+//! Files of images: which are written, which stay, and what they allow others to forget.
+
+use std::collections::BTreeSet;
 
 use super::state::Process;
 use super::{Command, Coordinator, KEPT};
@@ -8,11 +10,16 @@ use crate::group::{Groups, Writing};
 impl Coordinator {
     /// The copy writes its file.
     pub(super) fn write(&mut self, rank: Rank, number: u64) {
-        self.images(rank).writing = Some(number);
+        let images = self.images(rank);
+        images.writing = Some(number);
+        // All return, and the copy may have been lost before its turn to write.
+        if images.copy != Some(number) && images.writer != Some(number) {
+            return self.not_written(rank, number, "the process that was to write it has ended".to_string());
+        }
         self.tell(Command::Write { rank, number });
     }
 
-    /// The wave that has just become complete is written.
+    /// Writes the wave that has just become complete.
     pub(super) fn write_wave(&mut self, unit: usize, number: u64, groups: Groups) {
         if self.is_passing() {
             self.transit_files.insert(number);
@@ -23,7 +30,7 @@ impl Coordinator {
         self.write_in_turn(unit);
     }
 
-    /// The groups that may write their images now do.
+    /// Lets the next groups write their images.
     fn write_in_turn(&mut self, unit: usize) {
         let this = &mut self.units[unit];
         let Some(writing) = &mut this.writing else { return };
@@ -33,7 +40,7 @@ impl Coordinator {
         ranks.into_iter().for_each(|rank| self.write(rank, number));
     }
 
-    /// Groups that have not begun to write their images do not: the wave will not be whole.
+    /// Groups that have not begun to write their images no longer do: the wave will not be complete.
     pub(super) fn give_up_turns(&mut self, unit: usize, why: &str) {
         let this = &mut self.units[unit];
         let Some(writing) = &mut this.writing else { return };
@@ -45,8 +52,8 @@ impl Coordinator {
         }
     }
 
-    /// The image of `rank` has been written, or will not be.
-    fn writing_ended(&mut self, rank: Rank) {
+    /// The image of `rank` is written, or will not be.
+    pub(super) fn writing_ended(&mut self, rank: Rank) {
         let unit = self.unit(rank);
         let this = &mut self.units[unit];
         let place = this.place(rank);
@@ -58,7 +65,7 @@ impl Coordinator {
         self.write_in_turn(unit);
     }
 
-    /// What was in transit could not be written, so the wave will be in no file.
+    /// The transit could not be written, so the wave will be in no file.
     pub(super) fn transit_not_written(&mut self, number: u64, reason: &str) {
         self.transit_files.remove(&number);
         let reason = format!("what was in transit cannot be written: {reason}");
@@ -79,7 +86,7 @@ impl Coordinator {
             return;
         }
         images.files.push(number);
-        // Without a copy that sleeps the image takes the place of the one before.
+        // Without a sleeping copy the image replaces the one before.
         if images.writer.take().is_some() {
             self.tell(Command::EndCopy { rank, number });
             self.end_copy_up_to(rank, number);
@@ -102,18 +109,28 @@ impl Coordinator {
             self.forget_before(rank, oldest);
         }
         self.end_copies_in_files(rank);
+        self.move_away(rank);
     }
 
-    /// If that was the last image of the wave, it is written down, so that the job can be resumed from it: with the one before, if a
-    /// job without logs can return to that. Logs are kept of one only.
-    fn record(&mut self, unit: usize, wave: u64) {
+    /// If that was the last image of the wave, records it with the one before: the job can be resumed from either.
+    fn record(&mut self, unit: usize, wave: u64) -> bool {
         let waves = self.waves_in_files(unit);
         if self.is_hierarchical() || self.is_halted || waves.first() != Some(&wave) {
-            return;
+            return false;
         }
-        let older = waves.get(1).filter(|_| !self.plan.protocol.logs());
-        let oldest = older.copied().unwrap_or(wave);
+        let oldest = waves.get(1).copied().unwrap_or(wave);
+        self.recorded = self.recorded.max(wave);
         self.tell(Command::Record { wave, oldest });
+        true
+    }
+
+    /// All ranks go on from `wave`: a job that is resumed later must not begin from a newer one, although its images may
+    /// be found again.
+    pub(super) fn record_again(&mut self, unit: usize, wave: u64) {
+        if self.recorded > wave && !self.record(unit, wave) {
+            self.recorded = 0;
+            self.tell(Command::ForgetRecord);
+        }
     }
 
     pub(super) fn not_written(&mut self, rank: Rank, number: u64, reason: String) {
@@ -136,24 +153,32 @@ impl Coordinator {
         self.mind_leaving(unit);
     }
 
-    /// The waves of a unit of which every rank has its image in a file, the newest first.
+    /// The waves of a unit of which every rank has its image in a file, or in a set, the newest first.
     pub fn waves_in_files(&self, unit: usize) -> Vec<u64> {
         let members = &self.units[unit].members;
         let has = |number: &u64| {
             let mut members = members.iter();
-            members.all(|rank| self.ranks[*rank as usize].images.has_file(*number))
+            members.all(|rank| self.is_kept(*rank, *number))
                 && (!self.is_passing() || self.transit_files.contains(number))
         };
         let first = members.iter().take(1);
-        let numbers = first.flat_map(|rank| self.ranks[*rank as usize].images.files.iter().rev());
-        numbers.copied().filter(has).collect()
+        let numbers = first.flat_map(|rank| &self.ranks[*rank as usize].images.files);
+        let in_sets = self.sets.of.values().map(|set| set.number);
+        let numbers: BTreeSet<u64> = numbers.copied().chain(in_sets).collect();
+        numbers.into_iter().rev().filter(has).collect()
     }
 
-    /// Of images in files, the last waves that all ranks have written stay, and the next one while all may come to write it.
+    /// Of images in files, the last waves that all ranks have written stay, and the next one while all may come to write it. So does the
+    /// wave that all would return to, if a rank has lost its copy: another one may have nothing but its copy.
     fn tidy_waves(&mut self, unit: usize) {
         let mut stay = self.waves_in_files(unit);
         stay.truncate(KEPT);
+        let members = self.units[unit].members.iter();
+        let mut copies = members.map(|rank| self.ranks[*rank as usize].images.copy);
+        let in_use = self.newest_wave(unit);
+        stay.extend(in_use.filter(|wave| copies.any(|copy| copy != Some(*wave))));
         let this = &self.units[unit];
+        stay.extend(this.fetching.as_ref().map(|fetching| fetching.wave));
         let next = this.asked;
         let will_write = |rank: Rank| {
             let writing = this.writing.as_ref().filter(|writing| writing.number() == next);
@@ -173,10 +198,11 @@ impl Coordinator {
         }
     }
 
-    /// With logs, once there are enough waves in files: what is before the oldest will not be asked for again.
+    /// With logs, once there are enough waves in files: no life will ask for what is before the oldest.
     fn forget_before_waves(&mut self, unit: usize) {
         let waves = self.waves_in_files(unit);
-        let Some(oldest) = waves.get(KEPT - 1).filter(|_| self.plan.protocol.logs()) else {
+        let may_forget = self.plan.protocol.logs() && !self.nodes.logs_lost;
+        let Some(oldest) = waves.get(KEPT - 1).filter(|_| may_forget) else {
             return;
         };
         for rank in self.units[unit].members.clone() {
@@ -190,9 +216,12 @@ impl Coordinator {
             let (gone, stay) = files.into_iter().partition(|number| goes(*number));
             self.images(rank).files = stay;
             let gone: Vec<u64> = gone;
+            // A life that has read one of them does not bring it back.
+            self.images(rank).reads.take_if(|(number, _)| gone.contains(number));
             gone.into_iter()
                 .for_each(|number| self.tell(Command::Collect { rank, number }));
         }
+        self.collect_sets(goes);
     }
 
     /// Ends all copies of a unit but those of waves that stay, and what they write.

@@ -34,7 +34,7 @@ impl Coordinator {
     pub(super) fn stopped_alone(&mut self, rank: Rank, number: u64, accounted: bool) {
         match accounted {
             true => self.tell(Command::Copy { rank, number }),
-            // It says that there is none.
+            // The rank reports that there is none.
             false => self.tell(Command::Abandon { rank, number }),
         }
     }
@@ -69,11 +69,14 @@ impl Coordinator {
     }
 
     pub(super) fn forget_before(&mut self, rank: Rank, before: u64) {
+        if self.plan.keeps_logs {
+            return;
+        }
         self.images(rank).begun = true;
         self.tell(Command::Forget { rank, before });
     }
 
-    /// A life of the rank ends, or nobody needs an image of it: the one that it is taking is none.
+    /// A life of the rank ends, or an image of it is not needed: gives up the one that it is taking.
     pub(super) fn end_taking(&mut self, rank: Rank, why: Why) {
         if self.images(rank).taking.take().is_some() {
             self.tell(Command::Dropped { rank, why });

@@ -1,4 +1,4 @@
-//! What is said between the coordinator and those who see and do: facts and commands.
+//! The messages between the coordinator and those who observe and act: facts and commands.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::group::{Groups, Turn};
 use crate::kinds::Protocol;
 use crate::{Node, Rank};
 
-/// What has happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Fact {
@@ -18,12 +18,12 @@ pub enum Fact {
     Spawned {
         ranks: usize,
     },
-    /// Images of a unit are wanted; where ranks have them alone it is a rank.
+    /// Images of a unit are requested; where ranks take them alone it is a rank.
     Wanted {
         unit: usize,
     },
-    /// Answers [`Command::Survey`] `number` for one rank. It holds `held` bytes; `sent`: the messages that it has sent to each rank, if
-    /// that was asked.
+    /// Answers [`Command::Survey`] `number` for one rank. It holds `held` bytes; `sent`: the messages that it has sent
+    /// to each rank, if asked for.
     Surveyed {
         rank: Rank,
         number: u64,
@@ -37,7 +37,7 @@ pub enum Fact {
         number: u64,
         accounted: bool,
     },
-    /// It holds back what must not pass.
+    /// It holds back messages that must not pass.
     Noticed {
         rank: Rank,
         turn: Turn,
@@ -48,20 +48,21 @@ pub enum Fact {
         number: u64,
         moved: u64,
     },
-    /// Its copy exists, which can be woken if it `sleeps`, and otherwise writes a file and ends. It stood still for so long.
+    /// Its copy exists. If it `sleeps` it can be woken; otherwise it writes a file and ends. It stood still for so
+    /// long.
     Copied {
         rank: Rank,
         number: u64,
         sleeps: bool,
         stood: Duration,
     },
-    /// It cannot be copied, or cannot hold back what must not pass.
+    /// It cannot be copied, or cannot hold back messages that must not pass.
     Refused {
         rank: Rank,
         number: u64,
         reason: String,
     },
-    /// What was in transit in this wave is known, or cannot be.
+    /// The transit of this wave is known, or cannot be.
     TransitKnown {
         number: u64,
     },
@@ -72,6 +73,10 @@ pub enum Fact {
     TransitNotWritten {
         number: u64,
         reason: String,
+    },
+    /// The record names this wave now.
+    Recorded {
+        number: u64,
     },
     /// The file of the image is complete, and on the disk of the rank's node.
     Written {
@@ -84,19 +89,55 @@ pub enum Fact {
         number: u64,
         place: Place,
     },
+    /// These waves are whole in places beyond the nodes, and no others.
+    Beyond {
+        waves: Vec<u64>,
+    },
+    /// The file has come from such a place, or from parity, and can be read there.
+    Fetched {
+        rank: Rank,
+        number: u64,
+        place: Place,
+    },
+    /// No place has it whole; or what is left of its set, without what is damaged, does not make it.
+    NotFetched {
+        rank: Rank,
+        number: u64,
+        reason: String,
+    },
+    /// The node has its piece of the set, all of it: answers [`Command::Encode`]. Each holder reports for itself.
+    Encoded {
+        number: u64,
+        set: u64,
+        node: Node,
+    },
+    /// The node does not get its piece; or it had it, and that is damaged or gone. Whoever finds it out reports it.
+    NotEncoded {
+        number: u64,
+        set: u64,
+        node: Node,
+        reason: String,
+    },
     NotWritten {
         rank: Rank,
         number: u64,
         reason: String,
     },
-    /// The copy has gone. `stored`: all of its file is there.
+    /// The node does not take the file, or cannot be given it.
+    NotStored {
+        rank: Rank,
+        number: u64,
+        node: Node,
+        reason: String,
+    },
+    /// The copy is gone. `stored`: all of its file is there.
     CopyLost {
         rank: Rank,
         number: u64,
         stored: bool,
         reason: String,
     },
-    /// The file cannot be used where the rank has just been told to read it.
+    /// The rank cannot use the file that it was to read.
     FileLost {
         rank: Rank,
         number: u64,
@@ -107,7 +148,7 @@ pub enum Fact {
         rank: Rank,
         life: u64,
     },
-    /// The life will have no process, or it could not be made what the image says.
+    /// The life will have no process, or the process could not become what the image says.
     NotBegun {
         rank: Rank,
         life: u64,
@@ -117,28 +158,43 @@ pub enum Fact {
         rank: Rank,
         life: u64,
     },
-    /// Its process has ended, as programs should or not.
+    /// Its process has ended, in whatever way.
     Ended {
         rank: Rank,
         life: u64,
         orderly: bool,
     },
-    /// The node is there: so many ranks have room on it. `spare`: it is kept for ranks whose nodes are lost.
+    /// The node is there: so many ranks have room on it. `spare`: it is kept for ranks whose nodes are lost. `rack`:
+    /// nodes of one may be lost together.
     Up {
         node: Node,
         slots: u32,
         spare: bool,
+        rack: Option<String>,
     },
-    /// The node is lost, with its processes, copies, and what is on its disk. Nothing that comes from there is told any more.
+    /// The node is lost, with its processes, copies, and what is on its disk. No fact from there follows.
     Down {
         node: Node,
     },
-    /// The node is to have no ranks any more: with the next wave they go on elsewhere. Or it need not, after all.
+    /// The node must have no ranks any more: with the next wave they go on elsewhere. Or it may keep them, after all.
     Leave {
         node: Node,
     },
     Stay {
         node: Node,
+    },
+    /// In its replay the rank has long been in wait number `wait` of this life, for a message of `source`. Its agent
+    /// says so again and again.
+    Waits {
+        rank: Rank,
+        life: u64,
+        wait: u64,
+        source: Rank,
+    },
+    /// The agent of the rank answers [`Command::Probe`] `number`.
+    Probed {
+        rank: Rank,
+        number: u64,
     },
     /// Before the job begins, or goes on: the node of each rank.
     Placed {
@@ -152,11 +208,11 @@ pub enum Fact {
     Return {
         rank: Rank,
     },
-    /// There are to be no waves any more, and images of single ranks.
+    /// From now on there are images of single ranks, and no waves.
     OnlyLogs,
     /// There are waves again, and none so far.
     WavesAgain,
-    /// All processes are to end, as the job is being suspended.
+    /// All processes must end: the job is being suspended.
     Halt,
     /// The job goes on after that, or is resumed: `together` from a wave, although there are logs.
     GoOn {
@@ -170,11 +226,11 @@ pub enum Fact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Manner {
-    /// Of one rank alone.
+    /// By one rank alone.
     Alone,
     /// In a wave for which ranks stand still together.
     Together,
-    /// In a wave that stops nobody.
+    /// In a wave that stops no rank.
     Passing,
 }
 
@@ -192,52 +248,52 @@ pub struct Complete {
     pub is_global: bool,
 }
 
-/// What is to be done, or told.
+/// An order or a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Command {
-    /// What these ranks do is told: [`Fact::Surveyed`]. With `traffic`, whom they have sent messages, too.
+    /// Report the state of these ranks: [`Fact::Surveyed`]. With `traffic`, also to whom they have sent messages.
     Survey {
         number: u64,
         ranks: Vec<Rank>,
         traffic: bool,
     },
-    /// The ranks see how far waves have come.
+    /// Show the ranks how far waves have come.
     Waves {
         asked: u64,
         over: u64,
     },
-    /// The ranks see their groups in the next wave.
+    /// Show the ranks their groups in the next wave.
     Groups(Groups),
-    /// The ranks see whose turn it is; with group 0 that the wave is over, and what has been deferred leaves.
+    /// Show the ranks whose turn it is; with group 0 the wave is over, and deferred messages leave.
     Turn(Turn),
-    /// The rank is asked for an image.
+    /// Ask the rank for an image.
     Ask {
         rank: Rank,
         number: u64,
         manner: Manner,
     },
-    /// The rank is made to hold back what must not pass.
+    /// Make the rank hold back messages that must not pass.
     Notice {
         rank: Rank,
         turn: Turn,
     },
-    /// The rank takes what its channels hold.
+    /// Make the rank take all messages in its channels.
     Drain {
         rank: Rank,
         number: u64,
     },
-    /// The rank copies itself and goes on.
+    /// Make the rank copy itself and go on.
     Copy {
         rank: Rank,
         number: u64,
     },
-    /// The rank goes on, without an image.
+    /// Let the rank go on, without an image.
     Abandon {
         rank: Rank,
         number: u64,
     },
-    /// What was in transit in the wave is taken out of the logs, read from its file, put into the logs, written into its file.
+    /// Take the wave's transit out of the logs, read it from its file, put it into the logs, or write it into its file.
     TakeTransit {
         number: u64,
     },
@@ -250,30 +306,68 @@ pub enum Command {
     WriteTransit {
         number: u64,
     },
-    /// What was in transit in earlier waves is not needed in memory any more; files of other waves than these are not.
+    /// Forget the transit of earlier waves in memory; remove transit files of other waves than these.
     ForgetTransit {
         before: u64,
     },
     CollectTransit {
         keep: Vec<u64>,
     },
-    /// The copy ends.
+    /// End the copy.
     EndCopy {
         rank: Rank,
         number: u64,
     },
-    /// The copy writes its file.
+    /// Make the copy write its file.
     Write {
         rank: Rank,
         number: u64,
     },
-    /// The rank's node sends the file to another one, which says when it has all of it.
+    /// Send the file from one node that has it to another one, which reports when it has all of it.
     Replicate {
+        rank: Rank,
+        number: u64,
+        from: Node,
+        to: Node,
+    },
+    /// Make the pieces of parity of a set, from the members' files, with what lies beside them. `holders[0]` has all of
+    /// these. It keeps piece 0, and gives piece n to `holders[n]`. A piece says which ranks are the members, in this
+    /// order, with the lengths of their files. No two sets of a job have the same number.
+    Encode {
+        number: u64,
+        set: u64,
+        members: Vec<Rank>,
+        holders: Vec<Node>,
+    },
+    /// Remove the file on this node only; others have it.
+    DropCopy {
+        rank: Rank,
+        number: u64,
+        node: Node,
+    },
+    /// Make the file anew, with what lies beside it, on node `to`: [`Fact::Fetched`], or [`Fact::NotFetched`].
+    /// `members`: those whose files are there, on these nodes. `pieces`: the pieces that are there. Together there are at
+    /// least as many as the set has members; if more, any of them will do.
+    Rebuild {
+        rank: Rank,
+        number: u64,
+        set: u64,
+        to: Node,
+        members: Vec<(Rank, Node)>,
+        pieces: Vec<(u32, Node)>,
+    },
+    /// The pieces of this set are not needed any more, on any node. Nor are those that are still being made.
+    CollectSet {
+        number: u64,
+        set: u64,
+    },
+    /// Bring the file, with what lies beside it, from a place beyond the nodes to node `to`: [`Fact::Fetched`].
+    Fetch {
         rank: Rank,
         number: u64,
         to: Node,
     },
-    /// The file that was to be written is not any more, and goes where it is complete; on all nodes.
+    /// Give up the file; remove it where it is complete, on all nodes.
     GiveUp {
         rank: Rank,
         number: u64,
@@ -288,26 +382,27 @@ pub enum Command {
         rank: Rank,
         before: u64,
     },
-    /// The process of the life ends; one that is not known yet as soon as it is.
+    /// End the process of the life, as soon as it is known.
     Kill {
         rank: Rank,
         life: u64,
     },
-    /// All that ranks share, and their talk with the process manager, begins anew.
+    /// Begin all shared state of ranks, and their PMI, anew.
     Reset,
-    /// The logs between these ranks are emptied.
+    /// Empty the logs between these ranks, which send again what was there.
     CutInside {
         ranks: Vec<Rank>,
     },
-    /// The logs begin anew, empty.
+    /// Begin the logs anew, empty.
     EmptyLogs,
-    /// The logs begin anew, with what the images of this wave need of them: a node is lost, with what lay there. Each node has that of the
-    /// ranks which were there already; of the others it came with their images.
+    /// Begin the logs anew, with what the images of this wave need of them. It lies beside them, or in the memories of
+    /// nodes that have not been lost. `only_files`: the memories do not reach back to it.
     LogsOfWave {
         number: u64,
+        only_files: bool,
     },
-    /// The rank gets a process on this node. `together`: it says when it is ready, and waits for [`Command::Go`]. `reads`: the node
-    /// from which the file comes that it begins from, where that is another one.
+    /// Give the rank a process on this node. `together`: it reports when it is ready, and waits for [`Command::Go`].
+    /// `reads`: the other node from which its file comes, if any. `is_oldest`: what came before this image is forgotten.
     Begin {
         rank: Rank,
         life: u64,
@@ -315,9 +410,25 @@ pub enum Command {
         together: bool,
         node: Node,
         reads: Option<Node>,
+        is_oldest: bool,
     },
     Go {
         rank: Rank,
+    },
+    /// If the rank is still in this wait: answer when all that it has sent is where the receivers are. `again`: answer
+    /// when it has looked for the message again, and is still in this wait. See [`Fact::Waits`].
+    Probe {
+        rank: Rank,
+        life: u64,
+        wait: u64,
+        number: u64,
+        again: bool,
+    },
+    /// The message of this wait will never come: the rank ends itself, with a report.
+    InVain {
+        rank: Rank,
+        life: u64,
+        wait: u64,
     },
     /// The job goes on with this protocol. `may_begin_again`: if a rank cannot recover alone, all begin again.
     Protocol {
@@ -325,15 +436,18 @@ pub enum Command {
         protocol: Protocol,
         may_begin_again: bool,
     },
-    /// All processes will be ended, and none begins before [`Command::GoOn`]. Whoever sees that its ranks have none says so.
+    /// All processes will end, and none begins before [`Command::GoOn`]. Each agent reports when its ranks have none.
     Halt,
     GoOn,
-    /// All ranks have their images of this wave in files: it is written down, with those since wave `oldest`.
+    /// Record the job: all ranks have their images of this wave in files. The record has the waves since `oldest`. The wave of a return
+    /// is recorded too, if the record has a newer one.
     Record {
         wave: u64,
         oldest: u64,
     },
-    /// Told: the rank has an image alone.
+    /// Remove the record: all ranks return to the beginning, or to a wave that is not complete in files.
+    ForgetRecord,
+    /// Decision: the rank has an image alone.
     #[cfg_attr(feature = "serde", serde(skip))]
     Taken {
         rank: Rank,
@@ -341,30 +455,36 @@ pub enum Command {
         stood: Duration,
         sleeps: bool,
     },
-    /// Told: there is no image, or wave, because of this rank.
+    /// Decision: there is no image, or wave, because of this rank.
     #[cfg_attr(feature = "serde", serde(skip))]
     Dropped {
         rank: Rank,
         why: Why,
     },
-    /// Told: the wave is complete.
+    /// Decision: the wave is complete.
     #[cfg_attr(feature = "serde", serde(skip))]
     Complete(Complete),
-    /// Told: the image will be in no file.
+    /// Decision: the image will be in no file.
     #[cfg_attr(feature = "serde", serde(skip))]
     NotWritten {
         rank: Rank,
         number: u64,
         reason: String,
     },
-    /// Told: the image, from which lives could have begun, cannot be used any more.
+    /// Decision: the image, from which lives could have begun, is unusable now.
     #[cfg_attr(feature = "serde", serde(skip))]
     ImageLost {
         rank: Rank,
         number: u64,
         reason: String,
     },
-    /// Told: no rank is on the node any more, which was to leave; or it could not.
+    /// Decision: the leaving node ends, with the processes of its ranks. It counts as lost then, and all that they begin
+    /// from elsewhere is on other nodes.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    EndNode {
+        node: Node,
+    },
+    /// Decision: the leaving node has no rank any more; or its ranks could not leave.
     #[cfg_attr(feature = "serde", serde(skip))]
     Left {
         node: Node,
@@ -374,43 +494,51 @@ pub enum Command {
         node: Node,
         reason: String,
     },
-    /// Told: these ranks have failed with their node. (Of others that were there the units return already.)
+    /// Decision: these ranks have failed with their node. (Of others that were there the units return already.)
     #[cfg_attr(feature = "serde", serde(skip))]
     Lost {
         node: Node,
         ranks: Vec<Rank>,
     },
-    /// Told: the ranks of the unit have returned to this wave; 0: to the beginning.
+    /// Decision: the ranks of the unit have returned to this wave; 0: to the beginning.
     #[cfg_attr(feature = "serde", serde(skip))]
     Returned {
         unit: usize,
         wave: u64,
     },
-    /// Told: the rank can begin from nowhere, and others go on.
+    /// Decision: the rank has nothing to begin from; others go on.
     #[cfg_attr(feature = "serde", serde(skip))]
     CannotRecoverAlone {
         rank: Rank,
     },
-    /// Told: the job cannot go on.
+    /// Decision: the job cannot go on.
     #[cfg_attr(feature = "serde", serde(skip))]
     Fail(Cause),
 }
 
-/// Who carries a command out.
+/// The receiver of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whom {
     /// This node.
     Node(Node),
     /// The node of the rank.
     Of(Rank),
-    /// All who have ranks.
+    /// All nodes with ranks.
     All,
-    /// Nobody: it is told.
+    /// No node: it is a decision.
     Nobody,
 }
 
+impl Fact {
+    /// What was in transit in the wave cannot be read, and why.
+    pub fn unreadable_transit(number: u64, why: impl std::fmt::Display) -> Fact {
+        let reason = format!("what was in transit cannot be read: {why}");
+        Fact::TransitLost { number, reason }
+    }
+}
+
 impl Command {
-    /// Who is to carry it out.
+    /// Which nodes carry it out.
     pub fn whom(&self) -> Whom {
         match *self {
             Command::Ask { rank, .. }
@@ -420,17 +548,24 @@ impl Command {
             | Command::Abandon { rank, .. }
             | Command::EndCopy { rank, .. }
             | Command::Write { rank, .. }
-            | Command::Replicate { rank, .. }
             | Command::Forget { rank, .. }
             | Command::Kill { rank, .. }
+            | Command::Probe { rank, .. }
+            | Command::InVain { rank, .. }
             | Command::Go { rank } => Whom::Of(rank),
-            Command::Begin { node, .. } => Whom::Node(node),
+            Command::Begin { node, .. }
+            | Command::Replicate { from: node, .. }
+            | Command::DropCopy { node, .. }
+            | Command::Rebuild { to: node, .. }
+            | Command::Fetch { to: node, .. } => Whom::Node(node),
+            Command::Encode { ref holders, .. } => holders.first().map_or(Whom::Nobody, |node| Whom::Node(*node)),
             Command::Survey { .. }
             | Command::Waves { .. }
             | Command::Groups(_)
             | Command::Turn(_)
             | Command::GiveUp { .. }
             | Command::Collect { .. }
+            | Command::CollectSet { .. }
             | Command::TakeTransit { .. }
             | Command::ReadTransit { .. }
             | Command::PutTransit { .. }
@@ -444,13 +579,15 @@ impl Command {
             | Command::Protocol { .. }
             | Command::Halt
             | Command::GoOn
-            | Command::Record { .. } => Whom::All,
+            | Command::Record { .. }
+            | Command::ForgetRecord => Whom::All,
             Command::Taken { .. }
             | Command::Dropped { .. }
             | Command::Complete(_)
             | Command::NotWritten { .. }
             | Command::ImageLost { .. }
             | Command::Lost { .. }
+            | Command::EndNode { .. }
             | Command::Left { .. }
             | Command::Stays { .. }
             | Command::Returned { .. }

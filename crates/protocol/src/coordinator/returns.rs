@@ -1,5 +1,6 @@
 //! Lives: what each begins from, alone or with all ranks of its unit that return to a wave.
 
+use super::leaving::NOT_COPIED;
 use super::state::{From, Process};
 use super::{Cause, Command, Coordinator, Why};
 use crate::{Rank, Return, Turn};
@@ -10,7 +11,7 @@ const ATTEMPTS: u32 = 10;
 impl Coordinator {
     /// The rank gets a process.
     pub(super) fn begin(&mut self, rank: Rank, from: From, together: bool) {
-        // An image that is not complete when a life begins never is: this life may do something else.
+        // An image that is incomplete when a life begins stays so: this life may take another course.
         let late = self.images(rank).writing.filter(|number| *number > from.number());
         if let Some(number) = late {
             let reason = "its rank has begun again from an older image".to_string();
@@ -22,8 +23,9 @@ impl Coordinator {
         let member = &mut self.ranks[rank as usize];
         member.life += 1;
         member.process = Process::Asked;
-        member.finished = false;
+        (member.finished, member.moves) = (false, false);
         let life = member.life;
+        let is_oldest = member.images.begun && member.images.files.first() == Some(&from.number());
         self.tell(Command::Begin {
             rank,
             life,
@@ -31,6 +33,7 @@ impl Coordinator {
             together,
             node,
             reads,
+            is_oldest,
         });
     }
 
@@ -53,13 +56,14 @@ impl Coordinator {
             member.process = Process::Known;
             if !self.has_waves() {
                 self.has_read(rank);
-                self.replicate_alone(rank);
+                self.replicate(rank);
+                self.tell_who_has_left(false, "");
             }
             self.end_copies_in_files(rank);
         }
     }
 
-    /// A life will not come to be.
+    /// A life will not exist.
     pub(super) fn not_begun(&mut self, rank: Rank, life: u64) {
         let member = &mut self.ranks[rank as usize];
         if member.life != life || !member.is_alive() {
@@ -87,8 +91,11 @@ impl Coordinator {
         }
         self.end_taking(rank, Why::Died);
         if orderly {
-            // Nobody needs an image of it.
+            // Images of it are not needed.
             self.end_copies(rank);
+            self.tell_who_has_left(false, "");
+        } else if self.ranks[rank as usize].moves {
+            self.begin_alone(rank);
         }
     }
 
@@ -143,13 +150,14 @@ impl Coordinator {
         let is_present = self.ranks[rank as usize].life == life && self.ranks[rank as usize].is_alive();
         let returning = self.units[unit].returning.as_mut().filter(|_| is_present);
         if let Some(turn) = returning.map(|returning| returning.ready(place)) {
+            self.has_read(rank);
             self.take_turn(unit, turn);
         }
     }
 
     /// The newest wave that a unit can return to. Every rank has its image of it, asleep or in a file; the messages in
     /// transit are known, or in a file.
-    fn newest_wave(&self, unit: usize) -> Option<u64> {
+    pub(super) fn newest_wave(&self, unit: usize) -> Option<u64> {
         let members = &self.units[unit].members;
         let all_have = |number: &u64| {
             let has_transit = self.transit.contains(number) || self.transit_files.contains(number);
@@ -162,9 +170,29 @@ impl Coordinator {
     }
 
     /// Chooses the wave that all ranks of a unit begin from: the newest one, or the beginning where there is none. A rank
-    /// whose copy is gone begins from its file. The messages in transit may have to be read first.
+    /// without its copy begins from its file, which may have to come from a place. The messages in transit may have to be
+    /// read first.
     pub(super) fn choose_wave(&mut self, unit: usize) {
+        self.units[unit].fetching = None;
+        self.choose_again(unit);
+    }
+
+    /// The same while images are on their way, which still come if it is the same wave.
+    pub(super) fn choose_again(&mut self, unit: usize) {
         let wave = self.newest_wave(unit).unwrap_or(0);
+        let by_parity = self.newest_by_parity(unit, wave);
+        let beyond = self.newest_beyond(by_parity.unwrap_or(wave));
+        match beyond.or(by_parity) {
+            Some(newer) => self.fetch(unit, newer),
+            None => {
+                self.units[unit].fetching = None;
+                self.read_or_begin(unit, wave);
+            }
+        }
+    }
+
+    /// All images of the wave are on nodes, or it is the beginning.
+    pub(super) fn read_or_begin(&mut self, unit: usize, wave: u64) {
         if wave > 0 && self.is_passing() && !self.transit.contains(&wave) {
             self.units[unit].reading = Some(wave);
             return self.tell(Command::ReadTransit { number: wave });
@@ -172,27 +200,29 @@ impl Coordinator {
         self.begin_from(unit, wave);
     }
 
-    /// All ranks of a unit begin from this wave. What they do not begin from is forgotten.
+    /// All ranks of a unit begin from this wave. Forgets images that they do not begin from.
     pub(super) fn begin_from(&mut self, unit: usize, wave: u64) {
-        // What comes after it may be something else this time.
+        // Later images may differ this time.
         self.collect_files(unit, |number| number > wave);
         self.forget_copies(unit, |number| number == wave);
         let this = &mut self.units[unit];
         this.writing.take_if(|writing| writing.number() != wave);
         this.chosen = wave;
-        let members = this.members.clone();
+        let (members, asked) = (this.members.clone(), this.asked);
+        self.leave_later(wave, asked);
         if wave == 0 && !self.prepare_beginning(unit) {
             return;
         }
-        // Where there are logs each rank cuts its own off where it was.
+        // With logs each rank cuts its own off at its image.
         if wave > 0 && !self.plan.protocol.logs() {
-            let asked = self.units[unit].asked;
             self.tell(Command::EmptyLogs);
             self.tell(Command::Waves { asked, over: asked });
         } else if wave > 0 && self.nodes.logs_lost {
-            // What older images need of them is nowhere.
-            self.collect_files(unit, |number| number != wave);
-            self.tell(Command::LogsOfWave { number: wave });
+            let only_files = self.is_from_beyond(wave);
+            self.tell(Command::LogsOfWave {
+                number: wave,
+                only_files,
+            });
         }
         if wave > 0 && self.is_passing() {
             self.tell(Command::PutTransit { number: wave });
@@ -203,13 +233,11 @@ impl Coordinator {
             self.begin(rank, from, true);
         }
         let leaves = std::mem::take(&mut self.units[unit].leaves);
-        self.tell_who_has_left(
-            leaves,
-            "an image of one of its ranks could not be copied to another node",
-        );
+        self.tell_who_has_left(leaves, NOT_COPIED);
         if wave == 0 {
             self.nodes.logs_lost = false;
             self.units[unit].returning = None;
+            self.record_again(unit, wave);
             self.tell(Command::Returned { unit, wave });
         }
     }
@@ -218,34 +246,43 @@ impl Coordinator {
     fn prepare_beginning(&mut self, unit: usize) -> bool {
         let members = self.units[unit].members.clone();
         let has_begun = members.iter().any(|rank| self.ranks[*rank as usize].images.begun);
-        // Others need what a group has sent, and a resumed job must stay the same job.
+        // Never restart from the beginning here: other groups need this group's messages, and a resumed job must stay
+        // the same job.
         if (self.is_hierarchical() || self.is_resumed) && has_begun {
             self.tell(Command::Fail(Cause::NoWave));
             return false;
         }
         if self.is_hierarchical() {
-            self.tell(Command::CutInside { ranks: members });
+            if !self.plan.moves {
+                self.tell(Command::CutInside { ranks: members });
+            }
             return true;
         }
         let asked = self.units[unit].asked;
         self.tell(Command::Reset);
         self.tell(Command::Waves { asked, over: asked });
-        // The logs are empty again, and may not be shortened before there are other images.
+        // The logs are empty again, and must not be shortened before there are new images.
         members.into_iter().for_each(|rank| self.images(rank).begun = false);
         true
     }
 
     /// All are ready: they go on.
     fn go_on(&mut self, unit: usize) {
-        self.nodes.logs_lost = false;
         let this = &mut self.units[unit];
         this.returning = None;
         let (wave, members) = (this.chosen, this.members.clone());
+        if std::mem::take(&mut self.nodes.logs_lost) {
+            // Logs begin with this wave: no rank can recover alone from an older image.
+            self.collect_files(unit, |number| number != wave);
+            members.iter().for_each(|rank| self.images(*rank).begun = true);
+        }
+        // Not before: this wave might have been unusable, too, and the user can repair a newer one.
+        self.record_again(unit, wave);
         self.tell(Command::Returned { unit, wave });
         for rank in members {
             self.tell(Command::Go { rank });
-            self.has_read(rank);
-            self.replicate_alone(rank);
+            self.replicate(rank);
         }
+        self.tell_who_has_left(false, "");
     }
 }

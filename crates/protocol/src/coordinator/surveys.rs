@@ -1,4 +1,4 @@
-//! Before images are taken: what each rank does, and how much it holds, is asked.
+//! Before images are taken: asks for each rank's state, and how much it holds.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::Rank;
 use crate::group::formation::Grouping;
 
 impl Coordinator {
-    /// Images of a unit are wanted. Where ranks have them alone it is a rank.
+    /// Images of a unit are requested. Where ranks take them alone it is a rank.
     pub(super) fn survey(&mut self, unit: usize) {
         let ranks = match self.has_waves() {
             true => self.units[unit].members.clone(),
             false => vec![unit as Rank],
         };
-        // So that no wave begins before all have heard of the one before: what is said was asked for after that.
+        // No wave begins before all ranks know of the one before: an answer comes from after that.
         if self.surveys.iter().any(|survey| survey.unit == unit) {
             let (rank, why) = (ranks[0], Why::Taking);
             return self.tell(Command::Dropped { rank, why });
         }
-        // Of a rank that has no process nobody may be there to answer.
+        // For a rank without a process there may be no one to answer.
         let is_away = |rank: &Rank| self.ranks[*rank as usize].process != Process::Known;
         if let Some(rank) = ranks.iter().copied().find(is_away) {
             let why = match self.has_waves() {
@@ -40,7 +40,7 @@ impl Coordinator {
         self.tell(Command::Survey { number, ranks, traffic });
     }
 
-    /// This is what `rank` does. When all have said so, images of them are asked for.
+    /// The state of `rank`. When all have answered, asks for their images.
     pub(super) fn surveyed(&mut self, rank: Rank, number: u64, found: Found, now: Duration) {
         let Some(index) = self.surveys.iter().position(|survey| survey.number == number) else {
             return;
@@ -60,7 +60,7 @@ impl Coordinator {
         }
     }
 
-    /// There will be no images of what is asked about ranks that are `meant`.
+    /// There will be no images of a survey with ranks that are `meant`.
     pub(super) fn drop_surveys(&mut self, why: &Why, meant: impl Fn(Rank) -> bool) {
         let of_meant = |survey: &Survey| survey.ranks.iter().copied().find(|rank| meant(*rank));
         let (dropped, others) = std::mem::take(&mut self.surveys)

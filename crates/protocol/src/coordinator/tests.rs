@@ -11,7 +11,11 @@ pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
         units: Groups::one(ranks),
         groups: Grouping::One,
         files,
-        partners: false,
+        replicas: 0,
+        parity: None,
+        seed: 0,
+        moves: false,
+        keeps_logs: false,
         local_copies: true,
         groups_at_once: 1,
     }
@@ -26,7 +30,7 @@ pub(super) fn launched(plan: Plan) -> Coordinator {
     coordinator
 }
 
-/// What is to be done after this. Ranks that are asked what they do are live.
+/// The commands after this fact. Surveyed ranks are live.
 pub(super) fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
     coordinator.handle(fact, NOW);
     let mut commands = Vec::new();
@@ -83,16 +87,19 @@ pub(super) fn ended(rank: Rank, life: u64) -> Fact {
     }
 }
 
-/// A wave of two ranks under `blocking`, up to its last copy.
+/// A wave of the first unit under `blocking`, up to its last copy.
 pub(super) fn wave(coordinator: &mut Coordinator, number: u64) -> Vec<Command> {
+    let ranks = coordinator.members(0).to_vec();
     after(coordinator, Fact::Wanted { unit: 0 });
-    (0..2).for_each(|rank| drop(after(coordinator, stopped(rank, number))));
-    for rank in 0..2 {
+    ranks
+        .iter()
+        .for_each(|rank| drop(after(coordinator, stopped(*rank, number))));
+    for rank in ranks.iter().copied() {
         let drained = Fact::Drained { rank, number, moved: 0 };
         after(coordinator, drained);
     }
-    after(coordinator, copied(0, number));
-    after(coordinator, copied(1, number))
+    let copies = ranks.iter().map(|rank| after(coordinator, copied(*rank, number)));
+    copies.last().unwrap_or_default()
 }
 
 /// A rank's own image, up to its file.
@@ -300,6 +307,122 @@ fn a_wave_that_one_rank_cannot_write_is_in_no_file_and_the_one_before_stays() {
 }
 
 #[test]
+fn a_wave_stays_that_some_have_in_files_only_and_others_asleep_only() {
+    let mut job = launched(plan(Protocol::Blocking, 2, true));
+    wave(&mut job, 1);
+    after(&mut job, Fact::Written { rank: 0, number: 1 });
+    let (rank, number) = (0, 1);
+    let lost = Fact::CopyLost {
+        rank,
+        number,
+        stored: false,
+        reason: String::new(),
+    };
+    after(&mut job, lost);
+    let reason = "no space".to_string();
+    let commands = after(
+        &mut job,
+        Fact::NotWritten {
+            rank: 1,
+            number,
+            reason,
+        },
+    );
+    assert!(!commands.contains(&Command::Collect { rank, number }), "{commands:?}");
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let all = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::Copy(1))]);
+    // The next wave in files takes its place.
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 2 })));
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Ready { rank, life: 2 })));
+    let mut last = wave(&mut job, 2);
+    (0..2).for_each(|rank| last.extend(after(&mut job, Fact::Written { rank, number: 2 })));
+    assert!(last.contains(&Command::Collect { rank, number }), "{last:?}");
+}
+
+#[test]
+fn a_wave_that_all_return_to_is_written_down_anew_if_a_newer_one_was() {
+    let plan = Plan {
+        local_copies: false,
+        ..plan(Protocol::Blocking, 2, true)
+    };
+    let mut job = launched(plan);
+    for number in [1, 2] {
+        wave(&mut job, number);
+        let last = (0..2)
+            .map(|rank| after(&mut job, Fact::Written { rank, number }))
+            .last();
+        let records = Command::Record {
+            wave: number,
+            oldest: 1,
+        };
+        assert!(last.is_some_and(|last| last.contains(&records)));
+    }
+    let return_from = |job: &mut Coordinator, life: u64| {
+        after(job, file_lost(1, if life == 2 { 2 } else { 1 }));
+        after(job, Fact::NotBegun { rank: 1, life });
+        after(job, ended(0, life))
+    };
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let newest = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&newest), [(0, From::File(2)), (1, From::File(2))]);
+    let is_record = |command: &Command| matches!(command, Command::Record { .. } | Command::ForgetRecord);
+    assert!(!newest.iter().any(is_record), "{newest:?}");
+    let older = return_from(&mut job, 2);
+    assert_eq!(begins(&older), [(0, From::File(1)), (1, From::File(1))]);
+    assert!(
+        !older.iter().any(is_record),
+        "that wave may be unusable, too: {older:?}"
+    );
+    after(&mut job, Fact::Ready { rank: 0, life: 3 });
+    let gone_on = after(&mut job, Fact::Ready { rank: 1, life: 3 });
+    assert_eq!(
+        gone_on.iter().find(|command| is_record(command)),
+        Some(&Command::Record { wave: 1, oldest: 1 })
+    );
+    after(&mut job, ended(0, 3));
+    after(&mut job, Fact::Return { rank: 0 });
+    let again = after(&mut job, ended(1, 3));
+    assert_eq!(begins(&again), [(0, From::File(1)), (1, From::File(1))]);
+    let beginning = return_from(&mut job, 4);
+    assert_eq!(begins(&beginning), [(0, From::Beginning), (1, From::Beginning)]);
+    assert!(beginning.contains(&Command::ForgetRecord), "{beginning:?}");
+}
+
+#[test]
+fn a_resumed_job_that_begins_from_an_older_wave_writes_that_down() {
+    let former = Former {
+        asked: 4,
+        files: vec![3],
+        ..Former::default()
+    };
+    let mut job = Coordinator::resume(plan(Protocol::Blocking, 1, true), vec![former.clone()], []);
+    let records = Command::Record { wave: 3, oldest: 3 };
+    let begun = after(&mut job, Fact::GoOn { together: true });
+    assert_eq!(begins(&begun), [(0, From::File(3))]);
+    for (life, is_written) in [(1, false), (2, false), (3, true)] {
+        let gone_on = after(&mut job, Fact::Ready { rank: 0, life });
+        assert_eq!(gone_on.contains(&records), !is_written, "{gone_on:?}");
+        if life == 2 {
+            after(&mut job, Fact::Recorded { number: 3 });
+        }
+        after(&mut job, ended(0, life));
+        let again = after(&mut job, Fact::Return { rank: 0 });
+        assert!(!begins(&again).is_empty() && !again.contains(&records), "{again:?}");
+    }
+    let files = vec![3, 4];
+    let mut job = Coordinator::resume(plan(Protocol::Blocking, 1, true), vec![Former { files, ..former }], []);
+    let begun = after(&mut job, Fact::GoOn { together: true });
+    assert_eq!(begins(&begun), [(0, From::File(4))]);
+    assert!(
+        !begun.iter().any(|command| matches!(command, Command::Record { .. })),
+        "{begun:?}"
+    );
+}
+
+#[test]
 fn copies_of_a_wave_end_when_all_are_in_files_where_none_are_to_stay() {
     let plan = Plan {
         local_copies: false,
@@ -457,4 +580,18 @@ fn nothing_begins_while_all_is_halted_although_a_wave_was_being_read() {
     assert_eq!(after(&mut job, Fact::TransitKnown { number: 1 }), []);
     let again = after(&mut job, Fact::GoOn { together: false });
     assert_eq!(begins(&again), [(0, From::File(1))]);
+}
+
+#[test]
+fn ranks_that_take_the_places_of_failed_ones_go_where_these_leave_room() {
+    use super::nodes::tests::{launched, on, with_partners};
+
+    let mut job = launched(with_partners(Protocol::None, 3), &[0, 1], 2, &[0, 0, 1]);
+    for rank in [0, 1] {
+        let (life, orderly) = (1, false);
+        after(&mut job, Fact::Ended { rank, life, orderly });
+    }
+    assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 2 })), [(0, None), (0, None)]);
+    after(&mut job, Fact::Down { node: 0 });
+    assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 2 })), [(1, None), (1, None)]);
 }

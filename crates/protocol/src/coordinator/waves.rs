@@ -48,7 +48,7 @@ impl Coordinator {
         self.ask_in_turn(unit);
     }
 
-    /// Why there can be no wave of the unit now, and because of whom.
+    /// Why no wave of the unit is possible now, and the rank that prevents it.
     fn obstacle(&self, unit: usize, states: &[State]) -> Option<(Rank, Why)> {
         let this = &self.units[unit];
         let of = |rank: Rank| &self.ranks[rank as usize];
@@ -73,7 +73,7 @@ impl Coordinator {
         members.find(absent).map(|rank| (rank, Why::Absent))
     }
 
-    /// Asks the ranks whose turn it is for their images, and has all others hold back what must not pass.
+    /// Asks the ranks whose turn it is for their images, and has all others hold back messages that must not pass.
     fn ask_in_turn(&mut self, unit: usize) {
         let Some(Current { wave, .. }) = &self.units[unit].current else {
             return;
@@ -109,7 +109,7 @@ impl Coordinator {
         }
     }
 
-    /// The wave under way in the unit of `rank`, if that is wave `number`: somebody has said something about it.
+    /// The wave under way in the unit of `rank`, if that is wave `number`: a rank has reported on it.
     fn current(&mut self, rank: Rank, number: u64, now: Duration) -> Option<(u32, &mut Wave)> {
         let unit = self.unit(rank);
         let place = self.units[unit].place(rank);
@@ -161,7 +161,7 @@ impl Coordinator {
     pub(super) fn copied(&mut self, rank: Rank, number: u64, sleeps: bool, stood: Duration, now: Duration) {
         let images = self.images(rank);
         if images.taking.is_none() || images.asked != number {
-            // Nobody waits for it any more.
+            // No wave waits for it any more.
             return self.tell(Command::EndCopy { rank, number });
         }
         if !self.has_waves() {
@@ -218,11 +218,11 @@ impl Coordinator {
         }
     }
 
-    /// What was in transit in wave `number` is known: it has just been taken, or read.
+    /// The transit of wave `number` is known: it was just taken, or read.
     pub(super) fn transit_known(&mut self, number: u64, now: Duration) {
         self.transit.insert(number);
         if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
-            // An image of it may have been lost meanwhile.
+            // An image of it may be lost by now.
             return self.choose_wave(0);
         }
         let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.candidate == Some(number);
@@ -238,6 +238,7 @@ impl Coordinator {
     pub(super) fn transit_lost(&mut self, number: u64, reason: String) {
         if self.units[0].reading.take_if(|reading| *reading == number).is_some() {
             self.transit_files.remove(&number);
+            self.is_bad_beyond(number);
             self.tell(Command::ImageLost {
                 rank: 0,
                 number,
@@ -253,7 +254,7 @@ impl Coordinator {
         }
     }
 
-    /// Every rank has been copied: the wave before is not needed any more.
+    /// Every rank is copied: the wave before is not needed any more.
     fn complete(&mut self, unit: usize, now: Duration) {
         let Some(current) = self.units[unit].current.take() else {
             return;
@@ -284,7 +285,7 @@ impl Coordinator {
         self.leave_with_wave(unit);
     }
 
-    /// Everything may pass again.
+    /// All messages may pass again.
     fn end_turns(&mut self, wave: u64) {
         if self.is_in_groups() {
             self.tell(Command::Turn(Turn { wave, group: 0 }));
@@ -317,7 +318,7 @@ impl Coordinator {
         self.tell(Command::Dropped { rank, why });
     }
 
-    /// What ranks were still to be told of wave `number` is not told.
+    /// Withdraws queued commands to ranks about wave `number`.
     fn withdraw(&mut self, members: &[Rank], number: u64) {
         self.commands.retain(|command| match command {
             Command::Ask { rank, number: of, .. }
@@ -329,7 +330,7 @@ impl Coordinator {
         });
     }
 
-    /// Gives up images that nobody has said anything about for long. What is said later comes too late.
+    /// Gives up images about which ranks were silent for long. Later reports come too late.
     pub(super) fn mind_silence(&mut self, now: Duration) {
         for unit in 0..self.units.len() {
             let this = &self.units[unit];
@@ -356,7 +357,7 @@ impl Coordinator {
         if self.units[unit].returning.is_some() || self.images(rank).has_file(number) {
             return;
         }
-        // But not what the ranks are doing for the next one.
+        // But not the ranks' work for the next one.
         self.give_up_turns(unit, "the process that was to write it has ended");
         for rank in self.units[unit].members.clone() {
             if let Some(copy) = self.images(rank).copy.take() {

@@ -37,7 +37,7 @@ pub enum Why {
     NoWaves,
     #[error("it has not answered for {} s, as if it were stopped; the others go on", .0.as_secs())]
     Silent(Duration),
-    /// The rank or its agent says so.
+    /// The rank or its agent gives the reason.
     #[error("{0}")]
     Said(String),
 }

@@ -1,4 +1,4 @@
-//! Ways to form groups (Gao 2007, §4.1): by a size and the order of ranks, from a list, or from who talks to whom.
+//! Ways to form groups (Gao 2007, §4.1): by a size and the order of ranks, from a list, or by communication.
 
 use super::Groups;
 
@@ -16,14 +16,14 @@ pub enum Grouping {
     One,
     /// So many ranks each, in their order.
     Static { size: usize },
-    /// Of ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
+    /// Ranks that talk to one another, measured before each wave; where all do, as [`Grouping::Static`].
     Dynamic { size: usize },
     /// Each rank's group, from 1.
     Listed(Vec<u32>),
 }
 
 impl Grouping {
-    /// Those of a job of `ranks` ranks that do not change; one of all where they would.
+    /// The groups of a job of `ranks` ranks, if they do not change; otherwise one group of all.
     pub fn lasting(&self, ranks: usize) -> Groups {
         match self {
             Grouping::Static { size } => Groups::consecutive(ranks, *size),
@@ -32,7 +32,7 @@ impl Grouping {
         }
     }
 
-    /// Those of the next wave, and how they have come to be, where `messages` between two ranks, in both directions, count.
+    /// The groups of the next wave, and how they were formed; `messages` counts between two ranks, in both directions.
     pub fn form(&self, ranks: usize, messages: impl Fn(usize, usize) -> u64) -> (Groups, Option<Formed>) {
         match self {
             Grouping::Dynamic { size } => {
@@ -44,10 +44,10 @@ impl Grouping {
     }
 }
 
-/// How groups have come to be.
+/// How groups were formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Formed {
-    /// From who talks to whom.
+    /// By communication.
     ByCommunication,
     /// By size and rank: more than half of the ranks talk to one another, if only by way of others.
     CommunicationIsGlobal,
@@ -69,7 +69,7 @@ pub fn dynamic(ranks: usize, size: usize, messages: impl Fn(usize, usize) -> u64
                 members[low] += members[high];
                 largest = largest.max(members[low]);
             }
-            // The rest would change nothing.
+            // The rest changes nothing.
             if 2 * largest > ranks {
                 return (Groups::consecutive(ranks, size), Formed::CommunicationIsGlobal);
             }
@@ -116,7 +116,7 @@ fn frequent(ranks: usize, rank: usize, messages: &impl Fn(usize, usize) -> u64) 
     found.map(|(partner, _)| *partner).collect()
 }
 
-/// Why a list of groups cannot be used.
+/// Why a list of groups is unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListError {
     /// From 1; 0: it is about the whole list.
@@ -124,11 +124,11 @@ pub struct ListError {
     pub reason: String,
 }
 
-/// Groups from a text: a line for each group, in the order of their turns, with ranks and ranges of ranks between blanks or commas
-/// (`0 2 4-7`). What follows a `#` is left out, and so are empty lines.
+/// Groups from a text: a line for each group, in the order of their turns, with ranks and ranges of ranks between
+/// blanks or commas (`0 2 4-7`). A `#` begins a comment; empty lines are ignored.
 ///
 /// # Errors
-/// A line makes no sense, or not every one of `ranks` ranks is in one group.
+/// A line is invalid, or some of the `ranks` ranks is not in exactly one group.
 pub fn from_text(text: &str, ranks: usize) -> Result<Groups, ListError> {
     let mut of: Vec<(u32, usize)> = vec![(0, 0); ranks];
     let mut group = 0;

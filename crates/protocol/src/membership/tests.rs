@@ -24,7 +24,7 @@ impl Clock {
     }
 }
 
-/// When something is the case, in ms of true time.
+/// Periods, in ms of true time.
 type Times = Vec<Range<u64>>;
 
 fn once(times: Range<u64>) -> Times {
@@ -42,8 +42,8 @@ struct World {
     agent: Clock,
     /// One way, in ms.
     latency: u64,
-    /// When the link loses what is sent, to the dispatcher and from it. What is not lost stays in order, and comes at the end of a
-    /// time in which the link holds it back.
+    /// When the link loses messages, to the dispatcher and from it. Other messages stay in order, and come at the end
+    /// of a period in which the link holds them back.
     up_cut: Times,
     down_cut: Times,
     held: Times,
@@ -67,7 +67,7 @@ impl Default for World {
     }
 }
 
-/// What has come of it, in ms of true time.
+/// The outcome, in ms of true time.
 #[derive(Debug, Default)]
 struct Story {
     suspected: Vec<u64>,
@@ -119,7 +119,7 @@ impl World {
                     Change::Back { .. } => story.back.push(now),
                     Change::Dead { .. } => {
                         story.dead = Some(now);
-                        // The ranks of an agent that stands still look at this themselves.
+                        // The ranks of an agent that stands still check this themselves.
                         let agent = self.agent.shows(now);
                         assert!(lease.until() <= agent, "dead at {now}, and its lease lasts: {self:?}");
                     }

@@ -142,7 +142,7 @@ fn a_record_from_the_event_logger_is_stable_until_that_is_lost() {
         (life.send(1), life.first_unacknowledged()),
         (Sending::Hold { ssn: 3 }, 1)
     );
-    // The whole record is logged again, also what this life has not repeated yet.
+    // The whole record is logged again, including what this life has not repeated yet.
     life.acknowledge(2);
     assert_eq!((life.release(), life.first_unacknowledged()), (Some((1, 3)), 3));
 }
@@ -279,7 +279,7 @@ fn a_restored_record_is_stable_until_the_event_logger_is_lost() {
     life.restored(3, vec![0, 2]);
     assert_eq!(life.first_unacknowledged(), 4);
     life.event_logger_lost();
-    // What both retained images cover need never be logged again: the caller says so.
+    // Deliveries that both retained images cover need never be logged again: the caller says so.
     life.acknowledge(1);
     assert_eq!(life.first_unacknowledged(), 2);
     life.expect(record(1, 1));

@@ -127,7 +127,7 @@ fn a_program_that_fails_at_the_same_place_is_given_up() {
     for messages in 0..4 {
         assert_eq!(p.ended(&Ending { messages, ..crash }), Decision::Restart);
     }
-    // Who is killed from outside is not to blame.
+    // A rank killed from outside is not to blame.
     let mut p = logging();
     (0..4).for_each(|_| assert_eq!(p.ended(&killed(1)), Decision::Restart));
 }
@@ -182,4 +182,72 @@ fn a_program_that_does_not_repeat_ends_the_job_unless_there_are_waves() {
     assert_eq!(auto.ended(&diverged), ends);
     auto.goes_on_with(Protocol::Auto);
     assert_eq!(auto.ended(&diverged), Decision::Restart);
+}
+
+#[test]
+fn a_program_that_deals_with_failures_goes_on_without_ranks() {
+    use crate::survivors::Said;
+
+    let mut p = policy(Protocol::None).surviving(true, Vec::new());
+    let nothing = Decision::EndJob(Why::NothingKept);
+    assert_eq!(
+        p.clone().ended(&killed(1)),
+        nothing,
+        "the others may still wait for it in MPI_Init"
+    );
+    for rank in 0..3 {
+        p.survivors.as_mut().unwrap().hears(rank, Said::Joined);
+    }
+    assert_eq!(p.ended(&killed(1)), Decision::Lost);
+    assert!(!p.all_finished());
+    assert_eq!(p.ended(&ended(0, End::Exited(0), true, true)), Decision::Finished);
+    let mut others = p.clone();
+    assert_eq!(p.ended(&ended(2, End::Exited(4), true, true)), Decision::Finished);
+    assert!(p.all_finished());
+    assert_eq!(p.exit_code(), 4);
+    assert_eq!(others.ended(&killed(2)), Decision::Lost);
+    assert_eq!(others.exit_code(), 0);
+    let mut none = policy(Protocol::None).surviving(true, Vec::new());
+    none.survivors = p.survivors;
+    (0..3).for_each(|rank| assert_eq!(none.ended(&killed(rank)), Decision::Lost));
+    assert!(none.all_finished());
+    assert_eq!(none.exit_code(), 1, "nobody has finished the job");
+}
+
+#[test]
+fn new_ranks_take_places_as_often_as_restarts_are_allowed() {
+    use crate::survivors::Said;
+
+    let limits = Limits {
+        restarts: 3,
+        restarts_per_rank: 2,
+    };
+    let mut p = Policy::new(3, Protocol::None, limits).surviving(true, vec![0; 3]);
+    (0..3).for_each(|rank| {
+        p.survivors.as_mut().unwrap().hears(rank, Said::Joined);
+    });
+    assert_eq!(p.replace(&[1]), Err(Refused::Runs { rank: 1 }));
+    let replace = |p: &mut Policy, of: Rank, new: Rank| {
+        p.ended(&killed(of));
+        p.replace(&[of])?;
+        p.grow(new as usize + 1);
+        let survivors = p.survivors.as_mut().unwrap();
+        survivors.spawned(0, new..new + 1);
+        survivors.come(&[0]);
+        survivors.replaced(new, &[of]);
+        Ok(survivors.place(new))
+    };
+    assert_eq!(replace(&mut p, 1, 3), Ok(1));
+    assert_eq!(replace(&mut p, 3, 4), Ok(1));
+    let often = Refused::LimitOfPlace { place: 1, restarts: 2 };
+    assert_eq!(replace(&mut p, 4, 5), Err(often));
+    assert_eq!(replace(&mut p, 2, 5), Ok(2));
+    assert_eq!(replace(&mut p, 0, 6), Err(Refused::LimitOfJob { restarts: 3 }));
+    assert_eq!(
+        p.ended(&ended(5, End::Exited(0), true, true)),
+        Decision::Finished,
+        "a new rank ends the job like those before it"
+    );
+    assert!(p.all_finished());
+    assert_eq!(p.exit_code(), 0);
 }

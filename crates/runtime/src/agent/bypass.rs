@@ -1,8 +1,9 @@
-//! Ranks whose MPI library has not opened our provider: nothing that they send passes through us, and nobody could recover them.
+//! Ranks whose MPI library has not opened our provider: their messages do not pass through us, so they cannot be
+//! recovered.
 //!
-//! An MPICH opens its endpoint before it tells others of it, in PMI's first barrier; one that arrives there with UCX and without
-//! libfabric will not use our provider. Others have barriers before they load libfabric (Intel's), so what they do is known for certain
-//! only when they finalise. Which library it is stands in the maps of the process.
+//! MPICH opens its endpoint before it announces it in PMI's first barrier. A rank that arrives there with UCX and
+//! without libfabric will not use our provider. Other libraries (Intel's) have barriers before they load libfabric, so
+//! the agent knows only when such a rank finalises. The maps of the process name the library.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,9 +13,9 @@ use resurgo_wire::control::ToDispatcher;
 
 use super::Agent;
 
-/// What the file names of MPI libraries begin with.
+/// The beginnings of the file names of MPI libraries.
 const MPI: [&str; 4] = ["libmpi.so", "libmpich.so", "libmpi_abi.so", "libpmpi.so"];
-/// Once one of these is there our provider may still be opened.
+/// While one of these is mapped, our provider may still be opened.
 const FABRIC: [&str; 2] = ["libresurgo-fi.so", "libfabric.so"];
 
 /// A rank with an MPI library that does without us.
@@ -39,12 +40,12 @@ fn bypassing(maps: &str) -> Option<Bypass> {
     Some(Bypass { library, is_over_ucx })
 }
 
-/// The number of the process group of which a process is, by the text of its /proc/PID/stat.
+/// The process group of a process, from the text of its /proc/PID/stat.
 fn group(stat: &str) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// Looks at the processes of a rank, of which any may be the one that speaks.
+/// Looks at all processes of a rank: any of them may be the one that speaks PMI.
 fn look(leader: i32) -> Option<Bypass> {
     let read = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let pids = std::fs::read_dir("/proc").ok()?;
@@ -70,7 +71,7 @@ impl Agent {
         };
         let over = if bypass.is_over_ucx { " over UCX" } else { "" };
         let what = format!("its MPI library is {}{over}", bypass.library.display());
-        // The others are no different: it is said once.
+        // The other ranks use the same library: one message is enough.
         work.ranks.iter_mut().for_each(|rank| rank.uses_provider = true);
         let cure = "build the program, or the module that it loads, for an MPICH with libfabric \
                     (pip install mpich, in an active virtual environment, gives one)";

@@ -13,14 +13,14 @@ const AHEAD: usize = 64 << 10;
 /// The input of the present life.
 #[derive(Default)]
 pub struct Feed {
-    /// What has come and does not fit into the pipe yet.
+    /// Input that does not fit into the pipe yet.
     waiting: Vec<u8>,
     /// Nothing more will come.
     ended: bool,
-    /// Bytes that have been put into the pipe.
+    /// Bytes written into the pipe.
     given: u64,
     pipe: Option<PipeWriter>,
-    /// The other end of the pipe, once all has been given and ours is closed: what the life has yet to read is in there.
+    /// A reading end of the pipe, once all input is in it and our writing end is closed: it tells what is still unread.
     rest: Option<File>,
     asked: bool,
     /// The pipe is in the epoll set.
@@ -36,12 +36,12 @@ impl Feed {
         }
     }
 
-    /// The way to rank 0, while there is something to write to it or its end to be told.
+    /// The pipe to rank 0, while input or its end has yet to be written.
     pub fn pipe(&self) -> Option<&PipeWriter> {
         self.pipe.as_ref()
     }
 
-    /// Bytes that the life has read: given to it and not in its pipe any more.
+    /// Bytes that the life has read: written into its pipe and no longer there.
     pub fn read(&self) -> u64 {
         let waiting = match (&self.pipe, &self.rest) {
             (Some(pipe), _) => resurgo_image::readable_bytes(pipe),
@@ -62,7 +62,7 @@ impl Feed {
         self.ended = true;
     }
 
-    /// True once each time that more input should be asked for.
+    /// True once each time that the agent should ask for more input.
     pub fn wants_more(&mut self) -> bool {
         let wants = !self.ended && !self.asked && self.pipe.is_some() && self.waiting.len() < AHEAD;
         self.asked |= wants;
@@ -135,7 +135,7 @@ mod tests {
             pushed += 32 << 10;
             feed.feed().unwrap();
         }
-        // What a pipe holds, and what waits.
+        // The pipe's capacity, and the bytes that wait.
         assert!(pushed <= (64 << 10) + AHEAD + (32 << 10), "{pushed}");
         assert!(feed.feed().unwrap());
     }

@@ -1,4 +1,4 @@
-//! Image files of ranks: having them written by snapshots, and lives that are rebuilt from them.
+//! Image files of ranks: snapshots write them, and lives are rebuilt from them.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,6 +14,7 @@ use resurgo_wire::image::{Datagram, Kind};
 use super::images::Images;
 use super::life::Filling;
 use super::{Agent, PATIENCE, Source, Work};
+use crate::note;
 
 /// An image in a file.
 pub(super) struct ImageFile {
@@ -22,11 +23,15 @@ pub(super) struct ImageFile {
     pub slot: usize,
     /// In the job's directory. Empty until it is complete.
     pub name: OsString,
-    /// By which it is known again.
+    /// By which the file is recognised.
     pub digest: String,
     /// See [`super::images::Image`].
     pub delivered: u64,
-    /// Of its note, which goes to its end when the rest is written.
+    /// How many deliveries the image before it covers: the record is needed from there on.
+    pub above: u64,
+    /// What its copy has said when all of it was written, while its rank's log is being taken.
+    pub said: Option<Datagram>,
+    /// The rest of its note, which the agent writes at the file's end.
     rest: Vec<u8>,
     bytes: u64,
     written: u64,
@@ -41,6 +46,8 @@ impl ImageFile {
             name: OsString::new(),
             digest: String::new(),
             delivered: 0,
+            above: 0,
+            said: None,
             rest: Vec::new(),
             bytes: 0,
             written: 0,
@@ -49,13 +56,14 @@ impl ImageFile {
     }
 }
 
-/// So ends a rank that runs, and so a process may that is being rebuilt: its file is as good as before.
+/// A signal that can also end a running rank. If it ends a process that is being rebuilt, the file is as good as
+/// before.
 fn is_killed(end: End) -> bool {
     let signals = [Signal::SIGKILL, Signal::SIGTERM].map(|signal| End::Signalled(signal as i32));
     signals.contains(&end)
 }
 
-/// What kind of namespace the process has that is not this one's: a wrapper may have put it there (`ip netns exec`).
+/// A kind of namespace in which the process is not with this one: a wrapper (`ip netns exec`) may have moved it.
 fn foreign_namespace(pid: i32) -> Option<&'static str> {
     let kinds = [
         ("net", "network"),
@@ -73,7 +81,7 @@ fn foreign_namespace(pid: i32) -> Option<&'static str> {
 }
 
 impl Images {
-    /// The file that was being written is complete: what the dispatcher is told.
+    /// The file that was being written is complete: returns the message for the dispatcher.
     pub fn keep_file(&mut self, rank: usize) -> Option<ToDispatcher> {
         let file = self.writing.take()?;
         let written = ToDispatcher::ImageWritten {
@@ -89,9 +97,9 @@ impl Images {
 }
 
 impl Work {
-    /// The file that was to be written is of no use.
+    /// Image `number` needs no file: removes it, or stops writing it.
     pub(super) fn give_up_file(&mut self, rank: usize, number: u64) {
-        // It may have become complete when nobody wanted it any more, or when no other node could have it.
+        // The file may already be complete although no life wants it, or no other node can have it.
         self.collect_file(rank, number);
         let writing = &mut self.ranks[rank].images.writing;
         let file = writing.take_if(|file| file.number == number);
@@ -111,7 +119,7 @@ impl Work {
         }
     }
 
-    /// What came before image `number` will not be asked for again.
+    /// No life will begin from an image before `number`.
     pub(super) fn forget_before(&self, rank: usize, number: u64) -> io::Result<()> {
         match self.ranks[rank].images.slot_of(number) {
             Some(slot) => {
@@ -126,7 +134,8 @@ impl Work {
 
 impl Work {
     /// All of a file is written: it gets its name, and its copy brings it to the disk.
-    fn name_file(&mut self, rank: usize, said: &Datagram) -> io::Result<()> {
+    pub(super) fn name_file(&mut self, rank: usize, said: &Datagram) -> io::Result<()> {
+        let log = self.write_log_of_wave(rank, said.a, note::file_name(rank, said.a).as_ref())?;
         let images = &mut self.ranks[rank].images;
         let Some((store, writing)) = self.store.as_ref().zip(images.writing.as_mut()) else {
             return Ok(());
@@ -139,12 +148,12 @@ impl Work {
         let Some(image) = images.copy(said.a) else {
             return Ok(());
         };
-        // The snapshot waits for the disk: the agent must not.
+        // The snapshot waits for the disk; the agent must not.
         let in_transit = match rank {
             0 => store.open_in_transit(said.a).ok(),
             _ => None,
         };
-        for beside in unsynced.into_iter().chain(in_transit) {
+        for beside in unsynced.into_iter().chain(in_transit).chain(log) {
             let request = Datagram::new(Kind::Sync, 0, 0, 0);
             let _ = image.socket.send(&request, &[beside.as_fd()]);
         }
@@ -185,6 +194,9 @@ impl Agent {
             Ok(()) => {
                 let mut file = ImageFile::new(number, image.slot);
                 (file.delivered, file.rest) = (image.delivered, note.rest);
+                if let Some(former) = this.images.files.last() {
+                    file.above = work.memory.deliveries_of_image(rank, former.slot)?;
+                }
                 work.ranks[rank].images.writing = Some(file);
             }
             Err(error) => self.not_written(rank, number, error.to_string()),
@@ -192,12 +204,12 @@ impl Agent {
         Ok(())
     }
 
-    fn not_written(&mut self, rank: usize, number: u64, reason: String) {
+    pub(super) fn not_written(&mut self, rank: usize, number: u64, reason: String) {
         let rank = rank as u32;
         self.report(Fact::NotWritten { rank, number, reason });
     }
 
-    /// What copy `number` says about the file that it writes.
+    /// Copy `number` reports on the file that it writes.
     pub(super) fn file_said(&mut self, rank: usize, number: u64, said: Datagram) -> io::Result<()> {
         let work = &mut self.work;
         let images = &mut work.ranks[rank].images;
@@ -205,11 +217,7 @@ impl Agent {
             return Ok(());
         }
         match said.kind {
-            Kind::Written => {
-                if let Err(error) = work.name_file(rank, &said) {
-                    self.not_written(rank, number, error.to_string());
-                }
-            }
+            Kind::Written => self.image_is_written(rank, said),
             Kind::Synced => {
                 let written = images.keep_file(rank);
                 self.file_is_whole(rank as u32, number)?;
@@ -227,8 +235,8 @@ impl Agent {
         Ok(())
     }
 
-    /// A process that is being rebuilt will run before its memory is all there. `beside`: the socket to who brings it, and what makes
-    /// the process wait for it.
+    /// A process that is being rebuilt will run before its memory is all there. `beside`: the socket to the process
+    /// that brings it, and the userfaultfds that make the rank wait for it.
     pub(super) fn begin_filling(&mut self, rank: usize, beside: Vec<OwnedFd>) -> io::Result<()> {
         let mut beside = beside.into_iter();
         let Some(socket) = beside.next().map(Socket::from) else {
@@ -248,7 +256,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What the process says that fills a rank's memory, or that it has gone.
+    /// The process that fills a rank's memory reports, or has ended.
     pub(super) fn filler_event(&mut self, rank: usize) -> io::Result<()> {
         loop {
             let life = self.work.ranks[rank].life.as_mut();
@@ -265,7 +273,8 @@ impl Agent {
         }
     }
 
-    /// All of the memory is there. Whoever waits for a page of zeros has it now.
+    /// All of the memory is there, including the pages of zeros that threads wait for. Whoever waits for a page of
+    /// zeros has it now.
     fn end_filling(&mut self, rank: usize) -> io::Result<()> {
         let life = self.work.ranks[rank].life.as_mut();
         match life.and_then(|life| life.filling.take()) {
@@ -274,12 +283,12 @@ impl Agent {
         }
     }
 
-    /// A running rank will not have all of its memory, and ends. The file cannot be used for the `reason`; without one it is as good as
-    /// before: its reader has been killed, perhaps together with the rank.
+    /// A running rank will not get all of its memory, and ends. With a `reason` the file cannot be used; otherwise it
+    /// is intact, and its reader was killed, perhaps with the rank.
     fn not_filled(&mut self, rank: usize, reason: Option<String>) -> io::Result<()> {
         let this = &mut self.work.ranks[rank];
         let Some(life) = &mut this.life else { return Ok(()) };
-        // What makes it wait stays until it has ended.
+        // The userfaultfds stay open until the rank has ended: it must not read zeros.
         life.signal(Signal::SIGKILL);
         let Some(filling) = &mut life.filling else {
             return Ok(());
@@ -291,14 +300,15 @@ impl Agent {
         Ok(())
     }
 
-    /// A file cannot be used. It stays where it is, for those who look into what has happened to it.
-    fn file_lost(&mut self, rank: usize, number: u64, reason: String) {
-        self.work.ranks[rank].images.files.retain(|file| file.number != number);
+    /// A file cannot be used. It stays where it is, as evidence.
+    pub(super) fn file_lost(&mut self, rank: usize, number: u64, reason: String) {
+        let images = &mut self.work.ranks[rank].images;
+        images.files.retain(|file| file.number != number);
         let rank = rank as u32;
         self.report(Fact::FileLost { rank, number, reason });
     }
 
-    /// What a process says that is being rebuilt.
+    /// A process that is being rebuilt reports.
     pub(super) fn restore_said(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
         let work = &mut self.work;
         let this = &mut work.ranks[rank];
@@ -314,7 +324,7 @@ impl Agent {
                 "" => format!("step {} (system call {}): {result}", said.a, said.c),
                 text => text.to_string(),
             };
-            // Who fills the memory says why, and then a step fails for it.
+            // The filling process gives the reason first; a step of the rebuild fails after that.
             restoring.failure.get_or_insert(text);
             return Ok(());
         }
@@ -325,7 +335,7 @@ impl Agent {
         self.send(&started)
     }
 
-    /// A process has ended. If it was being rebuilt and has failed in that, its file cannot be used: the number, and why.
+    /// A process has ended. If its rebuild has failed, its file cannot be used: returns the number, and why.
     fn take_failed_restore(&mut self, rank: usize, end: End) -> Option<(u64, String)> {
         let restoring = self.work.ranks[rank].images.restoring.take()?;
         if is_killed(end) {
@@ -338,7 +348,7 @@ impl Agent {
         Some((restoring.number, reason))
     }
 
-    /// Nothing of the present life can touch anything any more, and its output is taken.
+    /// Ends the present life: no process of it touches anything any more, and its output is taken.
     pub(super) fn end_life(&mut self, rank: usize) -> io::Result<()> {
         if let Some(life) = self.work.ranks[rank].life.take() {
             life.fence(PATIENCE);
@@ -348,8 +358,8 @@ impl Agent {
         self.drain_and_close(rank)
     }
 
-    /// A process has ended. If it was being rebuilt and has failed in that, nothing is left of it, its file cannot be used, and the life
-    /// begins elsewhere: true.
+    /// A process has ended. If its rebuild has failed, the agent removes the rest of it and gives up the file; the life
+    /// begins elsewhere: returns true.
     pub(super) fn restore_has_failed(&mut self, rank: usize, end: End) -> io::Result<bool> {
         let Some((number, reason)) = self.take_failed_restore(rank, end) else {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! Waves of groups that are copied, and write their images, one after the other (`--protocol group`). A wave for which all
-//! stop is one of a single group.
+//! Waves of groups: one group after the other is copied and writes its images (`--protocol group`). A wave that stops
+//! all ranks is a wave of one group.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use super::node::NodeMemory;
 use super::ranks::Rank;
 use super::{Agent, Work};
 
-/// How often ranks are made to go on with messages that they have deferred (Gao 2007, §4.4).
+/// How often the agent makes ranks send the messages that they have deferred (Gao 2007, §4.4).
 const FORCED: Duration = Duration::from_millis(100);
 
 impl Rank {
-    /// Makes the running process see whose turn it is, and go on with what it has deferred or held.
+    /// Makes the running process see whose turn it is, and send what it has deferred or held.
     pub(super) fn notice(&self, turn: Turn) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -38,8 +38,8 @@ impl Work {
         ranks.try_for_each(|rank| self.memory.set_group(rank, groups.of(rank as u32)))
     }
 
-    /// Tells all ranks whose turn it is. When the wave is over everything may pass again, and what has been buffered leaves soon, also
-    /// from ranks that compute.
+    /// Tells all ranks whose turn it is. After the wave all messages may pass, and deferred ones leave soon, also from
+    /// ranks that compute.
     pub(super) fn set_turn(&mut self, turn: Turn) -> io::Result<()> {
         self.memory.set_turn(turn)?;
         self.waves.turn = turn;
@@ -63,7 +63,7 @@ impl Work {
 }
 
 impl Agent {
-    /// Outside of waves: ranks that compute go on with what they have deferred.
+    /// Between waves: makes computing ranks send what they have deferred.
     pub(super) fn mind_buffers(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let work = &mut self.work;
@@ -75,7 +75,7 @@ impl Agent {
         for (rank, this) in work.ranks.iter().enumerate() {
             let waits = this.life.is_some() && work.memory.buffered(rank)? > 0;
             if waits && turn.group == 0 && !this.asked.waits {
-                // Whoever has died meanwhile goes on elsewhere.
+                // A dead rank is not an error here: its next life sees the turn.
                 let _ = this.notice(turn);
             }
             if waits {

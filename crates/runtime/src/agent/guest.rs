@@ -1,8 +1,7 @@
-//! An agent of another node: it was started with an invitation on its standard input, connects to the dispatcher, proves the job's
-//! key, and says what its node is like.
+//! An agent of another node. It reads an invitation from standard input, connects to the dispatcher, proves the job's
+//! key, and describes its node.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,41 +10,45 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::gethostname;
 use resurgo_protocol::Lease;
 use resurgo_protocol::membership::{Duty, Timing};
-use resurgo_wire::control::{Arrival, Invitation, LONGEST_INVITATION, Preemption, ToDispatcher};
+use resurgo_wire::control::{Arrival, Invitation, Preemption, ToDispatcher};
 use resurgo_wire::handshake::{Greeting, Hello, Server, Word};
 
+use super::serving::Serving;
 use super::store::Store;
 use crate::connection::Connection;
 use crate::stream::{Stream, Tls};
-use crate::{interfaces, likeness, server_process, since_boot};
+use crate::{interfaces, invited, likeness, server_process, since_boot};
 
-/// How long one address of the dispatcher is tried.
+/// How long the agent tries one address of the dispatcher.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the dispatcher may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What connects it with the dispatcher, beside the control connection.
+/// Connections to the dispatcher other than the control connection.
 pub(super) struct Guest {
     lease: Lease,
-    /// How this node hears that it is about to be taken away.
+    /// How this node learns that it is about to be taken away.
     pub preemption: Preemption,
-    /// Standard input: at its end everything ends.
-    life_line: OwnedFd,
+    /// Standard input: when it closes, the agent ends. None: its starter is a helper, whose end must not end it.
+    life_line: Option<OwnedFd>,
     /// Where agents of other nodes connect.
     mesh: TcpListener,
-    /// Where they give and take copies of images.
+    /// Where agents of other nodes give and take copies of images.
     copies: Option<TcpListener>,
     /// Where image files are.
     store: Option<Store>,
+    /// Servers of the job.
+    pub serving: Serving,
 }
 
 impl Guest {
-    /// Goes where the invitation leads.
+    /// Connects to the dispatcher that the invitation names.
     pub fn arrive() -> io::Result<(Guest, Connection)> {
-        let asked = since_boot();
         let life_line = io::stdin().as_fd().try_clone_to_owned()?;
-        let invitation = read_invitation(&life_line)?;
+        let invitation = invited::read::<Invitation>(&life_line, "/version")?;
         umask(Mode::from_bits_truncate(invitation.umask));
+        // This reads files, so it comes before the connection: a stranger has little time to prove the key.
+        let alike = likeness::of_this_node(&invitation.files)?;
         let mut control = connect(&invitation)?;
         greet(&mut control, &invitation)?;
         let listen = || server_process::listen_for(&invitation.addresses, 0);
@@ -54,24 +57,35 @@ impl Guest {
             let store = Store::on_node(place, invitation.node);
             store.map_err(|error| format!("{}: {error}{}", place.path.display(), crate::hint(&error)))
         });
+        let serving = match &invitation.serve {
+            Some(wanted) => Serving::start(wanted, &invitation.addresses).map_err(|error| {
+                let what = &wanted.verb;
+                io::Error::other(format!("cannot start a {what}: {error}{}", crate::hint(&error)))
+            })?,
+            None => Serving::default(),
+        };
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-        control.queue(&ToDispatcher::Arrived(Arrival {
+        let arrival = Arrival {
             host,
             mesh: addresses(&invitation, &control, mesh.local_addr()?.port())?,
             copies: copies.local_addr()?.port(),
-            alike: likeness::of_this_node(&invitation.files)?,
+            servers: serving.places()?,
+            alike,
             directory: store
                 .as_ref()
                 .map(|store| store.as_ref().map(Store::sight).map_err(String::clone)),
-        }));
+        };
+        let asked = since_boot();
+        control.queue(&ToDispatcher::Arrived(arrival));
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
         let guest = Guest {
             lease: Lease::new(timing, asked),
             preemption: invitation.preemption.clone(),
-            life_line,
+            life_line: invitation.has_life_line.then_some(life_line),
             mesh,
             copies: Some(copies),
             store: store.and_then(Result::ok),
+            serving,
         };
         Ok((guest, control))
     }
@@ -91,17 +105,22 @@ impl Guest {
         self.store.take()
     }
 
-    /// Sends the heartbeat that is due. False: the lease is over.
-    pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<bool> {
+    /// Sends the heartbeat that is due.
+    ///
+    /// # Errors
+    /// The lease has run out.
+    pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<()> {
         match self.lease.poll(since_boot()) {
-            Some(Duty::Beat { number }) => control.send(&ToDispatcher::Beat { number })?,
-            Some(Duty::End) => return Ok(false),
-            None => {}
+            Some(Duty::Beat { number }) => control.send(&ToDispatcher::Beat { number }),
+            Some(Duty::End) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "resurgo run has not answered for the length of the lease: ranks of this node end",
+            )),
+            None => Ok(()),
         }
-        Ok(true)
     }
 
-    /// The dispatcher is away because its user has stopped it, and so are the ranks: the lease begins anew.
+    /// The user has stopped the dispatcher and the ranks: the lease begins anew.
     pub fn rests(&mut self) {
         self.lease.renew(since_boot());
     }
@@ -109,6 +128,11 @@ impl Guest {
     /// Until when ranks may speak to other nodes ([`Lease::until`]).
     pub fn until(&self) -> Duration {
         self.lease.until()
+    }
+
+    /// There is something to do now.
+    pub fn is_due(&self) -> bool {
+        self.lease.due() <= since_boot()
     }
 
     /// How long until there is something to do.
@@ -120,39 +144,25 @@ impl Guest {
         self.lease.answered(number, since_boot());
     }
 
-    /// Reads what comes on standard input; nothing should. False: it has come to its end.
+    /// What ends the agent when it closes.
+    pub fn life_line(&self) -> Option<BorrowedFd<'_>> {
+        self.life_line.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Reads the life line, where nothing should come. False: it is closed.
     pub fn holds(&self) -> bool {
+        let Some(life_line) = &self.life_line else { return true };
         let mut bytes = [0; 64];
-        match nix::unistd::read(&self.life_line, &mut bytes) {
+        match nix::unistd::read(life_line, &mut bytes) {
             Ok(length) => length > 0,
             Err(error) => error == nix::errno::Errno::EINTR || error == nix::errno::Errno::EAGAIN,
         }
     }
 }
 
-impl AsFd for Guest {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.life_line.as_fd()
-    }
-}
-
-fn read_invitation(from: &OwnedFd) -> io::Result<Invitation> {
-    let mut line = String::new();
-    BufReader::new(File::from(from.try_clone()?).take(LONGEST_INVITATION)).read_line(&mut line)?;
-    let wrong = |why: String| io::Error::other(format!("what came on standard input is no invitation: {why}"));
-    let told: serde_json::Value = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
-    let (ours, theirs) = (env!("CARGO_PKG_VERSION"), &told["version"]);
-    if theirs != ours {
-        return Err(io::Error::other(format!(
-            "this is resurgo {ours}, and the job's is {theirs}"
-        )));
-    }
-    serde_json::from_value(told).map_err(|error| wrong(error.to_string()))
-}
-
-/// To the first address that answers.
+/// Connects to the first address that answers.
 fn connect(invitation: &Invitation) -> io::Result<Connection> {
-    let tls = invitation.is_encrypted.then(|| Tls::of(&invitation.key)).transpose()?;
+    let tls = Tls::wanted(invitation.is_encrypted, &invitation.key)?;
     let mut tried = Vec::new();
     for address in &invitation.addresses {
         let address = SocketAddr::new(*address, invitation.port);
@@ -179,23 +189,22 @@ fn greet(control: &mut Connection, invitation: &Invitation) -> io::Result<()> {
     control.queue(&greeting.hello());
     let challenge: Word = control.wait_for(deadline)?;
     let (_, proof) = greeting.answer(challenge, |_| None).map_err(io::Error::other)?;
-    control.queue(&proof);
-    Ok(())
+    control.send(&proof)
 }
 
-/// All nodes are this machine.
+/// All nodes are on this machine.
 fn is_here(invitation: &Invitation) -> bool {
     invitation.addresses.iter().all(IpAddr::is_loopback)
 }
 
-/// Where others reach this node: where the dispatcher sees it first.
+/// Where others reach this node, beginning with the address that the dispatcher sees.
 fn addresses(invitation: &Invitation, control: &Connection, port: u16) -> io::Result<Vec<SocketAddr>> {
     let seen = control.own_address().map(|address| address.ip());
     let others = match is_here(invitation) {
         true => Vec::new(),
         false => interfaces::own_addresses(invitation.interface.as_deref()).map_err(io::Error::other)?,
     };
-    // Where an interface is chosen its addresses are told and no other.
+    // Where an interface is chosen, only its addresses are given.
     let seen = seen.filter(|seen| invitation.interface.is_none() || others.is_empty() || others.contains(seen));
     let others = others.into_iter().filter(|address| Some(*address) != seen);
     let mut all: Vec<IpAddr> = seen.into_iter().chain(others).collect();

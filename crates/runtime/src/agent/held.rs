@@ -1,5 +1,6 @@
-//! Sends that are held until an event logger has the deliveries before them (pessimistic logging, where nodes may be lost). A rank
-//! lets them go when it calls MPI; one that computes is made to. In MPICH-V2 another process of the node does it.
+//! Sends that ranks hold until an event logger has the deliveries before them (pessimistic logging, where nodes may be
+//! lost). A rank releases them when it calls MPI; the agent makes a computing rank do so. In MPICH-V2 another process
+//! of the node does it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use resurgo_wire::node_memory::control;
 use super::node::NodeMemory;
 use super::{Agent, Work};
 
-/// How often the agent looks who holds sends. One that was held then, too, belongs to a rank that computes, or to an event logger that
-/// does not answer.
+/// How often the agent looks for held sends. If the same send is still held, its rank computes, or an event logger does
+/// not answer.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What was seen when it was looked last.
+/// The state at the last look.
 pub(super) struct Held {
     at: Instant,
     /// Per rank, [`control::HELD`].
@@ -39,7 +40,7 @@ impl Work {
 }
 
 impl Agent {
-    /// Ranks that compute go on with what they hold.
+    /// Makes computing ranks release what they hold.
     pub(super) fn mind_held(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let work = &mut self.work;
@@ -52,7 +53,7 @@ impl Agent {
             let oldest = work.memory.oldest_held(rank)?;
             let before = std::mem::replace(&mut work.held.oldest[rank], oldest);
             if oldest > 0 && oldest == before && this.life.is_some() {
-                // Whoever has died meanwhile goes on elsewhere; the turn is for groups.
+                // A dead rank is not an error here. The turn matters only to groups.
                 let _ = this.notice(Turn { wave: 0, group: 0 });
             }
         }

@@ -1,5 +1,5 @@
-//! Images of ranks: asking for them, having the dispatcher account for what the rank had printed and said when one was taken,
-//! and lives that begin from one.
+//! Images of ranks: the agent asks for them and begins lives from them. The dispatcher accounts for the output and PMI
+//! at each image.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -33,9 +33,9 @@ pub(super) struct Image {
     pub number: u64,
     /// Of the cursors in the node memory.
     pub slot: usize,
-    /// What its file says of it.
+    /// The note in its file.
     pub note: Note,
-    /// What had been delivered to the rank by then: about so many bytes of others' logs.
+    /// Bytes of others' logs delivered to the rank by then, about.
     pub delivered: u64,
     pub socket: Socket,
 }
@@ -44,17 +44,17 @@ pub(super) struct Image {
 struct Taking {
     number: u64,
     slot: usize,
-    /// Where the rank was, when the dispatcher has accounted for it.
+    /// The rank's position, once the dispatcher has accounted for it.
     account: Option<Value>,
     delivered: u64,
-    /// The process has been copied.
+    /// The process is copied: its message, and the socket to the copy.
     copied: Option<(Datagram, Socket)>,
 }
 
 /// A life that is being rebuilt from a file and does not run yet.
 pub(super) struct Restoring {
     pub number: u64,
-    /// What it has said.
+    /// The failure that it has reported.
     pub failure: Option<String>,
 }
 
@@ -64,12 +64,12 @@ impl Restoring {
     }
 }
 
-/// What there is of the images of one rank, over all its lives.
+/// All images of one rank, over all its lives.
 #[derive(Default)]
 pub(super) struct Images {
-    /// The last that has been asked for.
+    /// The last image that was asked for.
     pub asked: u64,
-    /// What came before some image has been forgotten.
+    /// The coordinator has forgotten what came before some image.
     pub begun: bool,
     last_slot: usize,
     taking: Option<Taking>,
@@ -80,9 +80,11 @@ pub(super) struct Images {
     /// The file that is being written.
     pub writing: Option<ImageFile>,
     pub restoring: Option<Restoring>,
-    /// The rank was on another node: its log is not in this one's memory, and comes with the image that it begins from.
+    /// What came before the image that the present life begins from is forgotten.
+    pub begins_from_oldest: bool,
+    /// The rank's log is not in this node's memory but beside the image that it begins from.
     pub lacks_log: bool,
-    /// A life that a copy has been asked for, without its process; and the number of the image.
+    /// The image and the life that its copy was asked to begin, until the process is known.
     waking: Option<(u64, Life)>,
 }
 
@@ -107,7 +109,7 @@ impl Images {
     pub fn from_state(state: ImagesState) -> Images {
         Images {
             asked: state.asked,
-            // A program that has been changed must not begin again where its image cannot be used.
+            // A changed program must not start from its beginning where the image cannot be used.
             begun: state.begun || !state.files.is_empty(),
             last_slot: state.last_slot,
             files: state.files.into_iter().map(ImageFile::from_state).collect(),
@@ -115,7 +117,7 @@ impl Images {
         }
     }
 
-    /// What has been delivered to the rank by its newest image.
+    /// Bytes of logs delivered to the rank by its newest image.
     fn delivered(&self) -> u64 {
         let in_files = self.files.iter().map(|file| file.delivered);
         let delivered = in_files.chain(self.copies.iter().map(|image| image.delivered));
@@ -132,7 +134,7 @@ impl Images {
         self.files.iter().find(|file| file.number == number)
     }
 
-    /// The same for a process that is rebuilt from it.
+    /// The same, as a process that is rebuilt from it needs it.
     pub fn saved(&self, number: u64) -> io::Result<Saved> {
         let file = self.file(number).ok_or(io::ErrorKind::NotFound)?;
         Ok(Saved {
@@ -147,15 +149,15 @@ impl Images {
         file.or(self.copy(number).map(|image| image.slot))
     }
 
-    /// The images that a life may still begin from.
-    fn kept(&self) -> Vec<u64> {
-        let files = self.files.iter().chain(&self.writing).map(|file| file.number);
-        files.chain(self.copies.iter().map(|image| image.number)).collect()
-    }
-
-    /// The next slot whose cursors nobody needs.
-    fn free_slot(&self) -> usize {
-        let kept = self.files.iter().chain(&self.writing).map(|file| file.slot);
+    /// The next slot whose cursors are not in use. `oldest`: that of the oldest image, whose file only another node may
+    /// have.
+    fn free_slot(&self, oldest: Option<usize>) -> usize {
+        let kept = self
+            .files
+            .iter()
+            .chain(&self.writing)
+            .map(|file| file.slot)
+            .chain(oldest);
         let used: Vec<usize> = kept.chain(self.copies.iter().map(|image| image.slot)).collect();
         (1..=IMAGE_SLOTS)
             .map(|step| (self.last_slot + step) % IMAGE_SLOTS)
@@ -177,8 +179,8 @@ impl Images {
         self.taking = None;
     }
 
-    /// The image that was being taken, when the process has been copied and it is accounted for; with the account, what the process has
-    /// said, and the copy.
+    /// The image being taken, once its process is copied and accounted for. With it: the account, the copy's message,
+    /// and the socket to the copy.
     fn complete(&mut self) -> Option<(Taking, Value, Datagram, Socket)> {
         let is_complete = |taking: &mut Taking| taking.account.is_some() && taking.copied.is_some();
         let mut taking = self.taking.take_if(is_complete)?;
@@ -213,12 +215,18 @@ impl Images {
 
 impl Rank {
     /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`]; `former`: the file that the image may
-    /// be written over without a snapshot.
-    pub(super) fn ask_for_image(&mut self, number: u64, how: u64, former: Option<File>) -> io::Result<()> {
+    /// be written over without a snapshot; `oldest`: the slot of the oldest image.
+    pub(super) fn ask_for_image(
+        &mut self,
+        number: u64,
+        how: u64,
+        former: Option<File>,
+        oldest: Option<usize>,
+    ) -> io::Result<()> {
         let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let slot = self.images.free_slot();
+        let slot = self.images.free_slot(oldest);
         let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
         let beside: Vec<_> = former.iter().map(File::as_fd).collect();
         resurgo_image::ask(life.pid.as_raw(), socket, request, &beside)?;
@@ -235,7 +243,7 @@ impl Rank {
 }
 
 impl Work {
-    /// Images will be written to files in which what has not changed stays: not to compressed ones.
+    /// Tells ranks that images go to files in which unchanged pages stay; compressed files are not such.
     pub(super) fn bit_for_files(&self) -> u64 {
         if self.store.is_some() && self.job.image_files.compress.is_none() {
             TRACKED
@@ -244,11 +252,11 @@ impl Work {
         }
     }
 
-    /// How far a rank had come in its messages by the image whose cursors are in this slot.
+    /// The rank's position in its messages at the image whose cursors are in this slot.
     fn counts_of_image(&self, rank: usize, slot: usize) -> io::Result<Counts> {
         let mut counts = self.memory.counts(rank, slot, self.ranks.len())?;
         if !self.logs() {
-            // What lies there is of no log.
+            // Cursors of this image lead into no log.
             counts.channels.iter_mut().for_each(|channel| channel.cursor = 0);
         }
         Ok(counts)
@@ -263,8 +271,8 @@ impl Work {
 }
 
 impl Agent {
-    /// How much log an image of each rank would free: what has been delivered to it since its newest one. (With files it is freed
-    /// an image later.)
+    /// How much log an image of each rank would free: the bytes delivered to it since its newest one. (With files it is
+    /// freed an image later.)
     pub(super) fn measure_logs(&mut self) -> io::Result<()> {
         let work = &self.work;
         let since_image = |(rank, this): (usize, &Rank)| {
@@ -281,7 +289,7 @@ impl Agent {
         self.send(&ToDispatcher::LogsMeasured { bytes })
     }
 
-    /// What a running rank says about its image.
+    /// A running rank reports on its image.
     pub(super) fn image_event(&mut self, rank: usize) -> io::Result<()> {
         loop {
             let life = self.work.ranks[rank].life.as_ref();
@@ -303,7 +311,7 @@ impl Agent {
         let work = &mut self.work;
         if datagram.kind == Kind::LogGrows {
             let is_scarce = datagram.b != 0;
-            // Nobody has asked for images: they must not fill the memory, nor files be written for them.
+            // The user did not ask for images: they must not fill the memory or the disk.
             if !is_scarce && (work.store.is_some() || !work.has_memory_for_images()) {
                 return Ok(());
             }
@@ -319,13 +327,13 @@ impl Agent {
         match datagram.kind {
             Kind::Restored | Kind::Failed => self.restore_said(rank, datagram),
             Kind::Filling => self.begin_filling(rank, beside),
-            // Others act on it who read what the rank has written: they must have it by then.
+            // Other nodes act on this report and read what the rank has written: they must have it first.
             kind if work.is_flushed_before(kind) => self.after_flush(rank, datagram),
             _ => self.said_of_image(rank, datagram, beside.into_iter().next().map(Socket::from)),
         }
     }
 
-    /// What a rank says about an image, or a wave, is a fact.
+    /// Turns a rank's report on an image or a wave into a fact.
     pub(super) fn said_of_image(&mut self, rank: usize, said: Datagram, copy: Option<Socket>) -> io::Result<()> {
         let number = said.a;
         let of = rank as u32;
@@ -347,7 +355,7 @@ impl Agent {
                 if let Some(taking) = self.work.ranks[rank].images.taking(number) {
                     taking.delivered = delivered;
                 }
-                // What is not accounted for is refused when the dispatcher says so.
+                // If the dispatcher cannot account for it, the image is refused later.
                 let accounted = true;
                 self.report(Fact::Stopped {
                     rank: of,
@@ -372,8 +380,8 @@ impl Agent {
         Ok(())
     }
 
-    /// The threads of a rank stand still. The dispatcher notes where it is in its output, PMI and input: all that it has printed and
-    /// said goes before the mark.
+    /// The rank's threads stand still. The dispatcher notes its position in output, PMI and input: all that it has
+    /// printed and said goes before the mark.
     fn mark_image(&mut self, rank: usize, number: u64) -> io::Result<()> {
         self.pmi_event(rank)?;
         for stream in Stream::ALL {
@@ -387,7 +395,6 @@ impl Agent {
             image: number,
             read: if rank == 0 { work.feed.read() } else { 0 },
             heard: this.life.as_ref().and_then(Life::heard),
-            kept: this.images.kept(),
         };
         self.send(&mark)
     }
@@ -402,13 +409,13 @@ impl Agent {
             taking.account = account;
             return self.mind_copied(rank);
         }
-        // A copy that has been made ends by itself.
+        // A copy that exists already ends by itself.
         images.end_taking();
         self.refused(rank as u32, number, IN_PMI);
         Ok(())
     }
 
-    /// An image is told of when the process has been copied and it is accounted for.
+    /// Reports an image once its process is copied and accounted for.
     fn mind_copied(&mut self, rank: usize) -> io::Result<()> {
         let Some((taking, account, said, socket)) = self.work.ranks[rank].images.complete() else {
             return Ok(());
@@ -437,7 +444,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What the copies of a rank say, or that they have gone.
+    /// Copies of a rank report, or have ended.
     pub(super) fn snapshot_event(&mut self, rank: usize) -> io::Result<()> {
         let copies = self.work.ranks[rank].images.copies.iter();
         let numbers: Vec<u64> = copies.map(|image| image.number).collect();
@@ -470,7 +477,7 @@ impl Agent {
         let pid = life.pid;
         let this = &mut self.work.ranks[rank];
         if this.asked.is_ended {
-            // Given up before it began. What it does to the node memory is over when it has ended, not before.
+            // Given up before it began. Its writes to the node memory are over only when it has ended.
             life.signal(Signal::SIGKILL);
             this.life = Some(life);
         } else {
@@ -485,13 +492,13 @@ impl Agent {
         }
     }
 
-    /// Some rank's life has been asked for, and its process is not known.
+    /// Some copy was asked for a life whose process is not known yet.
     pub(super) fn anyone_wakes(&self) -> bool {
         let mut ranks = self.work.ranks.iter();
         ranks.any(|rank| rank.images.is_waking())
     }
 
-    /// Reads what snapshots say that have been asked for a life.
+    /// Reads the reports of snapshots that were asked for a life.
     pub(super) fn hear_snapshots(&mut self) -> io::Result<()> {
         for rank in 0..self.work.ranks.len() {
             if self.work.ranks[rank].images.is_waking() {
@@ -527,7 +534,7 @@ impl Agent {
     pub(super) fn not_begun(&mut self, rank: usize) {
         let this = &mut self.work.ranks[rank];
         if !this.asked.together {
-            // That was no life.
+            // The rank had no such life.
             this.number -= 1;
         }
         let life = this.asked.life;

@@ -1,6 +1,6 @@
-//! What is in transit in a wave that stops nobody: on each channel, the part of the log between the receiver's place at its cut
-//! and the sender's at its. It is copied out of the node memory when all ranks have been copied, and put back into an empty one
-//! before they return. With image files it is kept in a file of its own beside those of the ranks.
+//! What is in transit in a wave that stops no rank: each channel's log between the receiver's cut and the sender's cut.
+//! The agent takes it out of the node memory when all ranks are copied, and puts it into an empty one before they
+//! return. With image files it is in a file of its own beside theirs.
 //!
 //! ```text
 //! 0   8    "resurgoW"
@@ -51,7 +51,7 @@ pub(super) fn damaged(what: &str) -> io::Error {
 }
 
 impl InTransit {
-    /// With what was in transit to other ranks.
+    /// Adds what was in transit to other ranks.
     pub fn add(&mut self, other: InTransit) {
         self.channels.extend(other.channels);
     }
@@ -76,35 +76,39 @@ impl InTransit {
         bytes
     }
 
-    /// What `bytes` say about wave `wave` of `ranks` ranks.
+    /// What was in transit in wave `wave` of `ranks` ranks: the parts of one node, or of several, one after the other.
     pub fn decode(bytes: &[u8], wave: u64, ranks: usize) -> io::Result<InTransit> {
-        let (content, hash) = bytes
-            .split_last_chunk::<HASH>()
-            .ok_or_else(|| damaged("the file is too short"))?;
-        if blake3::hash(content) != *hash {
-            return Err(damaged("the checksum is wrong"));
+        let (mut rest, mut all) = (bytes, InTransit::default());
+        loop {
+            all.add(InTransit::decode_part(&mut rest, wave, ranks)?);
+            if rest.is_empty() {
+                return Ok(all);
+            }
         }
-        let mut rest = content;
-        if take(&mut rest, MAGIC.len())? != MAGIC || take_u32(&mut rest)? != FORMAT {
+    }
+
+    fn decode_part(rest: &mut &[u8], wave: u64, ranks: usize) -> io::Result<InTransit> {
+        let whole = *rest;
+        if take(rest, MAGIC.len())? != MAGIC || take_u32(rest)? != FORMAT {
             return Err(damaged("another version of resurgo has written the file"));
         }
-        let count = take_u32(&mut rest)?;
-        if take(&mut rest, 8)? != wave.to_le_bytes() {
+        let count = take_u32(rest)?;
+        if take(rest, 8)? != wave.to_le_bytes() {
             return Err(damaged("the file is of another wave"));
         }
         let mut channels = Vec::new();
         for _ in 0..count {
-            let (source, destination) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
+            let (source, destination) = (take_u32(rest)?, take_u32(rest)?);
             if source.max(destination) as usize >= ranks {
                 return Err(damaged("there is no such rank"));
             }
             let mut pieces = Vec::new();
-            for _ in 0..take_u32(&mut rest)? {
-                let length = take_u32(&mut rest)? as usize;
+            for _ in 0..take_u32(rest)? {
+                let length = take_u32(rest)? as usize;
                 if length > SEGMENT - 2 * ALIGN || !length.is_multiple_of(ALIGN) {
                     return Err(damaged("a piece has a wrong length"));
                 }
-                pieces.push(take(&mut rest, length)?.to_vec());
+                pieces.push(take(rest, length)?.to_vec());
             }
             channels.push(Channel {
                 source,
@@ -112,7 +116,11 @@ impl InTransit {
                 pieces,
             });
         }
-        Ok(InTransit { channels })
+        let content = &whole[..whole.len() - rest.len()];
+        match blake3::hash(content) == *take(rest, HASH)? {
+            true => Ok(InTransit { channels }),
+            false => Err(damaged("the checksum is wrong")),
+        }
     }
 }
 
@@ -127,14 +135,14 @@ fn take_u32(rest: &mut &[u8]) -> io::Result<u32> {
 }
 
 impl NodeMemory {
-    /// How far waves that stop nobody have come.
+    /// How far the waves that stop no rank have come.
     pub fn set_waves(&self, asked: u64, over: u64) -> io::Result<()> {
         self.set_header(header::WAVES_ASKED, asked)?;
         self.set_header(header::WAVES_OVER, over)
     }
 
-    /// What is in transit in wave `wave` to those ranks that are here, of `ranks` ranks that have all been copied; nothing that it needs
-    /// has been used again yet.
+    /// What is in transit in wave `wave` to ranks on this node. All `ranks` ranks are copied, and no segment that it
+    /// needs is reused yet.
     ///
     /// # Errors
     /// A rank has written something else than it should.
@@ -181,7 +189,8 @@ impl NodeMemory {
         Ok(InTransit { channels })
     }
 
-    /// The entries of a channel between two places, segment by segment. `source`: the rank, and whether its log is here and no copy.
+    /// The entries of a channel between two places, segment by segment. `source`: the rank, and whether its log is this
+    /// node's own and not a copy.
     fn between(
         &self,
         (source, is_own): (usize, bool),
@@ -191,12 +200,12 @@ impl NodeMemory {
     ) -> io::Result<Vec<Vec<u8>>> {
         let mut pieces = Vec::new();
         if end.reference == 0 {
-            // Nothing had been sent.
+            // The sender had sent nothing.
             return Ok(pieces);
         }
         let mut at = from;
         if at.reference == 0 {
-            let first = self.layout.arena(source) + arena::CHANNELS + destination * 8;
+            let first = self.channel_word(source, destination);
             (at.reference, at.offset) = (self.read_u64(first)?, ALIGN);
         }
         loop {
@@ -237,12 +246,12 @@ impl NodeMemory {
         Ok(bytes)
     }
 
-    /// Puts what is in transit into the channels from those ranks that are here: all ranks have ended, and the memory is empty.
+    /// Puts what is in transit to this node's ranks into their channels: all ranks have ended, and the memory is empty.
     pub fn put_in_transit(&self, what: &InTransit, is_here: impl Fn(usize) -> bool) -> io::Result<()> {
         let ranks = what.channels.iter().map(|channel| channel.source).max();
         for source in (0..ranks.map_or(0, |most| most as usize + 1)).filter(|source| is_here(*source)) {
             let arena = self.layout.arena(source);
-            // Segments are numbered as they come, and so are their slots.
+            // Segments and their slots are numbered in order of arrival.
             let mut taken = 0;
             for channel in what.channels.iter().filter(|channel| channel.source as usize == source) {
                 let destination = channel.destination as usize * 8;
@@ -275,7 +284,7 @@ impl NodeMemory {
     }
 }
 
-/// Where the entries from `at` on end that lie in this segment, and the reference of the next.
+/// The end of the entries in this segment, from `at` on, and the reference of the next segment.
 fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, u64)> {
     let word = |at: usize| {
         let bytes = segment.get(at..).and_then(|rest| rest.first_chunk::<8>());
@@ -345,7 +354,7 @@ mod tests {
         for rank in 0..3 {
             memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
-        // Of a copy it is not known which segment lies where.
+        // The serials of a copied log do not tell which segment is in which slot.
         let serial = memory.layout.arena(0) + memory.layout.serials();
         memory.write_u64(serial, 0).unwrap();
         let mut all = memory.in_transit(3, 7, |rank| rank == 1).unwrap();
@@ -380,6 +389,9 @@ mod tests {
     fn a_file_says_what_it_was_made_of_or_that_it_is_damaged() {
         let bytes = some().encode(7);
         assert_eq!(InTransit::decode(&bytes, 7, 3).unwrap(), some());
+        let mut twice = some();
+        twice.add(some());
+        assert_eq!(InTransit::decode(&bytes.repeat(2), 7, 3).unwrap(), twice);
         assert!(InTransit::decode(&bytes, 8, 3).is_err());
         assert!(InTransit::decode(&bytes, 7, 2).is_err());
         assert!(InTransit::decode(&bytes[..bytes.len() - 1], 7, 3).is_err());

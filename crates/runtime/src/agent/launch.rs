@@ -10,6 +10,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use resurgo_protocol::kinds::Kept;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
 use super::feed::Feed;
@@ -18,9 +19,10 @@ use super::node::NodeMemory;
 use super::program_file::ProgramFile;
 use super::ranks::Rank;
 use super::store::Store;
-use super::{Agent, Source, Work, held, notice, suspend, waves};
+use super::{Agent, Source, Work, held, net, notice, suspend, tunnels, vouched, waits, waves};
 use crate::binding;
 use crate::connection::Connection;
+use crate::stream::Tls;
 use crate::sys::open_nameless;
 
 /// An agent that has no job yet, or whose job could not begin.
@@ -29,6 +31,15 @@ pub(super) struct Waiting {
     guest: Option<Guest>,
     epoll: Epoll,
     children: SignalFd,
+}
+
+/// What came of waiting for a job.
+pub(super) enum Launched {
+    Begun(Box<Agent>),
+    /// The dispatcher has ended, or knows why the job cannot begin.
+    NotNeeded,
+    /// The dispatcher has gone.
+    Alone,
 }
 
 impl Waiting {
@@ -55,8 +66,11 @@ impl Waiting {
         epoll.add(&control, EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token()))?;
         let children_event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Children.token());
         epoll.add(&children, children_event)?;
-        if let Some(guest) = &guest {
-            epoll.add(guest, EpollEvent::new(EpollFlags::EPOLLIN, Source::LifeLine.token()))?;
+        if let Some(life_line) = guest.as_ref().and_then(Guest::life_line) {
+            epoll.add(
+                life_line,
+                EpollEvent::new(EpollFlags::EPOLLIN, Source::LifeLine.token()),
+            )?;
         }
         Ok(Waiting {
             control,
@@ -66,21 +80,18 @@ impl Waiting {
         })
     }
 
-    /// Waits for the job and begins it. None: the dispatcher has gone, or has been told why the job cannot begin.
-    pub(super) fn launch(mut self) -> io::Result<Option<Agent>> {
+    /// Waits for the job and begins it.
+    pub(super) fn launch(mut self) -> io::Result<Launched> {
         let store = self.guest.as_mut().and_then(Guest::store);
         self.await_job(store)
     }
 
     /// The same. `store`: where image files are to be, on one of several nodes.
-    fn await_job(mut self, mut store: Option<Store>) -> io::Result<Option<Agent>> {
+    fn await_job(mut self, mut store: Option<Store>) -> io::Result<Launched> {
         loop {
             let mut ready = vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
-            ready.extend(
-                self.guest
-                    .iter()
-                    .map(|guest| PollFd::new(guest.as_fd(), PollFlags::POLLIN)),
-            );
+            let life_line = self.guest.as_ref().and_then(Guest::life_line);
+            ready.extend(life_line.map(|line| PollFd::new(line, PollFlags::POLLIN)));
             let patience = self.guest.as_ref().map_or(PollTimeout::NONE, |guest| {
                 PollTimeout::try_from(guest.wait()).unwrap_or(PollTimeout::MAX)
             });
@@ -89,11 +100,17 @@ impl Waiting {
                 Err(error) => return Err(error.into()),
             }
             let is_about_guest = ready.len() > 1 && ready[1].any().unwrap_or(false);
-            if let Some(guest) = &mut self.guest
-                && (is_about_guest && !guest.holds() || !guest.keep_up(&mut self.control)?)
-            {
-                store.take().into_iter().for_each(Store::leave);
-                return Ok(None);
+            if let Some(guest) = &mut self.guest {
+                let ends = is_about_guest && !guest.holds();
+                let kept = guest.keep_up(&mut self.control);
+                if ends || kept.is_err() {
+                    store.take().into_iter().for_each(Store::leave);
+                    return if ends {
+                        Ok(Launched::NotNeeded)
+                    } else {
+                        kept.map(|()| Launched::NotNeeded)
+                    };
+                }
             }
             let received = self.control.receive::<ToAgent>()?;
             let mut messages = received.messages.into_iter();
@@ -126,7 +143,7 @@ impl Waiting {
                         let statistics = Vec::new();
                         self.control.send(&ToDispatcher::Stopped { statistics })?;
                         self.control.flush_all();
-                        return Ok(None);
+                        return Ok(Launched::NotNeeded);
                     }
                     other => {
                         self.hear(other)?;
@@ -137,18 +154,21 @@ impl Waiting {
                 let copies = self.guest.as_mut().and_then(Guest::copies);
                 let work = work.and_then(|work| work.share_images(copies));
                 match work.and_then(|work| work.join(mesh)) {
-                    Ok(work) => return self.begin(work, is_resumed, messages.collect()).map(Some),
+                    Ok(work) => {
+                        let begun = self.begin(work, is_resumed, messages.collect());
+                        return begun.map(|agent| Launched::Begun(Box::new(agent)));
+                    }
                     Err(answer) => self.control.send(&*answer)?,
                 }
             }
             if received.closed {
                 store.take().into_iter().for_each(Store::leave);
-                return Ok(None);
+                return Ok(Launched::Alone);
             }
         }
     }
 
-    /// What is said before there is a job.
+    /// Handles a message that comes before the job.
     fn hear(&mut self, message: ToAgent) -> io::Result<()> {
         match message {
             ToAgent::Refused { reason } => {
@@ -164,7 +184,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Says that the job is here, and does what else the dispatcher has said with the same breath.
+    /// Reports that the job is here, and obeys the messages that came with it.
     fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
         let mut agent = Agent {
             control: self.control,
@@ -174,6 +194,7 @@ impl Waiting {
             control_full: false,
             held_back: Vec::new(),
             work,
+            flushes: None,
             unclaimed: Vec::new(),
             ending: None,
             paused: false,
@@ -184,6 +205,7 @@ impl Waiting {
         };
         agent.watch_net()?;
         agent.watch_copies()?;
+        agent.watch_servers()?;
         agent.hear_of_preemption()?;
         agent.keep_up()?;
         if is_resumed {
@@ -192,13 +214,14 @@ impl Waiting {
             let reason = format!("cannot write to the node memory: {error}");
             agent.send(&ToDispatcher::Failed { reason })?;
         }
-        messages.into_iter().try_for_each(|message| agent.obey(message))?;
+        // The agent notices again whether the dispatcher has gone.
+        let _ = agent.obey_all(messages)?;
         Ok(agent)
     }
 }
 
 impl Work {
-    /// All that a job that begins needs on this node before its first process starts.
+    /// Prepares all that a new job needs on this node before its first process starts.
     fn launch(mut job: Job, store: Option<Store>) -> Result<Work, String> {
         let appnums = appnums(&job.programs);
         if job.nodes.is_some() {
@@ -225,11 +248,19 @@ impl Work {
         Ok(work)
     }
 
-    /// What a job of `size` ranks needs, whether it begins or goes on: nothing is known of the ranks, and there is no place for files.
-    pub(super) fn without_ranks(job: Job, size: usize) -> Result<Work, String> {
+    /// Prepares a job of `size` ranks, new or resumed, without anything known of its ranks and without a place for
+    /// files.
+    pub(super) fn without_ranks(mut job: Job, size: usize) -> Result<Work, String> {
+        let tunnels = |tls: Option<Tls>| tls.map(|tls| tunnels::open(&job.services, tls)).transpose();
+        let opened = Tls::of_job(&job).and_then(tunnels);
+        if let Some(services) = opened.map_err(|error| format!("cannot open tunnels to servers of the job: {error}"))? {
+            job.services = services;
+        }
         let memory = NodeMemory::create(&job, size)
             .map_err(|error| format!("cannot create the node memory (a memory file): {error}"))?;
         let spill = match &job.spill_directory {
+            // Messages are not in the node memory.
+            Some(_) if job.protocol.kept() == Kept::InChannelMemory => None,
             Some(directory) => Some(
                 open_nameless(directory)
                     .map_err(|error| format!("cannot create a spill file in {}: {error}", directory.display()))?,
@@ -241,6 +272,9 @@ impl Work {
             memory,
             spill,
             net: None,
+            returning: net::Returning::default(),
+            vouched: vouched::Vouched::default(),
+            vain: waits::Vain::default(),
             ranks: Vec::new(),
             feed: Feed::default(),
             job,
@@ -249,6 +283,7 @@ impl Work {
             store: None,
             copies: None,
             halt: suspend::Halt::No,
+            survivors: None,
             recording: None,
             window: [OUTPUT_WINDOW; 2],
         })

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -17,7 +17,9 @@ use nix::unistd::Pid;
 use resurgo_image::Socket;
 use resurgo_pmi::{Place, Progress};
 use resurgo_wire::control::{Job, Program, Stdin};
-use resurgo_wire::node_memory::{ENV_RANK, IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD};
+use resurgo_wire::node_memory::{
+    ENV_RANK, IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, PROGRAM_FD, SPILL_FD, SURVIVOR_FD,
+};
 
 use super::images::Saved;
 use super::net::Net;
@@ -30,36 +32,40 @@ use crate::trampoline::IMAGE_FILE_FD;
 pub struct Life {
     pub pid: Pid,
     pub pmi: UnixStream,
-    /// What it has said to PMI of a line that has no end yet.
+    /// The beginning of a PMI line whose end has not come yet.
     pub said: Vec<u8>,
-    /// How far it has come in that.
+    /// Its progress through PMI.
     pub progress: Progress,
-    /// Answers that the socket has not taken yet, and bytes of those that it has.
+    /// Answers that the socket has not taken yet, and the number of bytes that it has.
     pub answers: Vec<u8>,
     pub heard: u64,
     pub stdout: Option<PipeReader>,
     pub stderr: Option<PipeReader>,
-    /// Where images are asked for, when there are any.
+    /// The socket for images, where there are any.
     pub image: Option<Socket>,
+    /// The socket about failures, where the program deals with them.
+    pub survivor: Option<UnixDatagram>,
     /// Its memory is not all there yet.
     pub filling: Option<Filling>,
 }
 
-/// Who brings the memory of a process that was rebuilt from a file, while that runs.
+/// The process that brings a running rank's memory from a file.
 pub struct Filling {
     /// The image that it comes from.
     pub number: u64,
     pub socket: Socket,
-    /// The userfaultfds: as long as they are open, who touches what is missing waits for it. Without them there would be zeros.
+    /// The userfaultfds: while they are open, a thread that touches a missing page waits for it. Without them it would
+    /// read zeros.
     pub held: Vec<OwnedFd>,
 }
 
-/// The rank's ends of what connects it with the agent.
+/// The rank's ends of its connections to the agent.
 pub struct Theirs {
     pub pmi: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
     pub image: Option<OwnedFd>,
+    pub survivor: Option<OwnedFd>,
     pub stdin: Option<PipeReader>,
 }
 
@@ -70,7 +76,7 @@ pub enum Begin<'a> {
     Image(&'a Saved),
 }
 
-/// What every life of every rank is started with.
+/// The data that every life of every rank starts with.
 pub struct Surroundings<'a> {
     pub job: &'a Job,
     pub node_memory: &'a File,
@@ -81,7 +87,8 @@ pub struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// What wakes the mover. An image in a file may have been taken where there is one, or go on there: its process has a bell always.
+    /// The bell that wakes the mover. With image files there always is one: an image may come from, or go to, a node
+    /// with a mover.
     fn bell(&self) -> io::Result<Option<OwnedFd>> {
         match (self.net, self.store) {
             (Some(net), _) => net.bell().try_clone_to_owned().map(Some),
@@ -98,8 +105,8 @@ impl Surroundings<'_> {
 }
 
 impl Life {
-    /// Makes everything that connects a new life with the agent; its process comes later. For rank 0 of a job whose input
-    /// is streamed, also returns the way to its input.
+    /// Makes all connections between a new life and the agent; its process comes later. For rank 0 of a job with
+    /// streamed input, also returns the pipe to its input.
     pub fn connect(job: &Job, rank: usize) -> io::Result<(Life, Theirs, Option<PipeWriter>)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -118,6 +125,12 @@ impl Life {
             let (ours, theirs) = Socket::pair()?;
             (image, image_end) = (Some(ours), Some(theirs));
         }
+        let (mut survivor, mut survivor_end) = (None, None);
+        if job.survives() {
+            let (ours, theirs) = UnixDatagram::pair()?;
+            ours.set_nonblocking(true)?;
+            (survivor, survivor_end) = (Some(ours), Some(theirs.into()));
+        }
         let life = Life {
             pid: Pid::from_raw(0),
             pmi: ours,
@@ -128,6 +141,7 @@ impl Life {
             stdout: Some(stdout),
             stderr: Some(stderr),
             image,
+            survivor,
             filling: None,
         };
         let theirs = Theirs {
@@ -135,6 +149,7 @@ impl Life {
             stdout: stdout_writer.into(),
             stderr: stderr_writer.into(),
             image: image_end,
+            survivor: survivor_end,
             stdin,
         };
         Ok((life, theirs, input))
@@ -150,7 +165,7 @@ impl Life {
         begin: Begin,
     ) -> io::Result<(Life, Option<PipeWriter>)> {
         let (mut life, theirs, input) = Life::connect(around.job, rank)?;
-        // What cannot be opened is as good as damaged: the process says so.
+        // A file that cannot be opened counts as damaged: the process reports it.
         let (saved, unusable) = match (&begin, around.store) {
             (Begin::Image(image), Some(store)) => match store.image(&image.name) {
                 Ok(file) => (Some(file), String::new()),
@@ -192,11 +207,11 @@ impl Life {
                 child_fd: PROGRAM_FD,
             });
         }
-        if let Some(image) = theirs.image {
-            mappings.push(FdMapping {
-                parent_fd: image,
-                child_fd: IMAGE_FD,
-            });
+        for (end, number) in [(theirs.image, IMAGE_FD), (theirs.survivor, SURVIVOR_FD)] {
+            mappings.extend(end.map(|end| FdMapping {
+                parent_fd: end,
+                child_fd: number,
+            }));
         }
         if let Some(file) = saved {
             mappings.push(FdMapping {
@@ -215,16 +230,16 @@ impl Life {
     /// Sends `signal` to the process and everything in its group.
     pub fn signal(&self, signal: Signal) {
         assert!(self.pid.as_raw() > 0, "a life that has no process yet gets no signals");
-        // ESRCH only: the numbers are ours, and not given to others before the process is reaped.
+        // Fails only with ESRCH: the number is ours until we reap the process.
         let group = killpg(self.pid, signal);
-        // A woken process makes its group itself, and may not have come so far.
+        // A woken process makes its group itself, and may not have done so yet.
         if group.is_err() || signal == Signal::SIGKILL {
             let _ = kill(self.pid, signal);
         }
     }
 
-    /// Kills what is left of it and reaps the process, which has ended: nothing of it may touch the node memory once the
-    /// next life has begun. The group is killed before its leader is reaped, while its number cannot be anybody else's.
+    /// Kills the rest of an ended life and reaps its process: nothing of it may touch the node memory when the next
+    /// life begins. The group is killed before its leader is reaped: until then its number cannot belong to others.
     pub fn fence(&self, patience: Duration) {
         self.signal(Signal::SIGKILL);
         children::reap(self.pid);
@@ -251,8 +266,8 @@ fn environment(
     set("PMI_SIZE", size.clone());
     set("PMI_SPAWNED", u8::from(place.world > 0).to_string());
     set(ENV_RANK, rank.to_string());
-    // Which of the node's ranks it is, as MPICH's launcher says it, and under the names of others that scripts and programs
-    // choose a GPU by.
+    // The rank's number on its node, under MPICH's name and under other names by which scripts and programs choose a
+    // GPU.
     for name in ["MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"] {
         set(name, local.clone());
     }
@@ -261,24 +276,29 @@ fn environment(
     }
     set("OMPI_COMM_WORLD_RANK", own);
     set("OMPI_COMM_WORLD_SIZE", size);
-    // That of the batch script, 0, would be every rank's. Where there is none, no Slurm is pretended.
+    // Otherwise every rank would see the batch script's 0. Outside of Slurm we set nothing.
     if program.environment.iter().any(|(name, _)| name == "SLURM_LOCALID") {
         set("SLURM_LOCALID", local);
     }
     all
 }
 
-/// Which of the node's ranks of its world it is, of how many.
+/// The rank's number among this node's ranks of its world, and their number.
 fn local(job: &Job, rank: usize, place: &Place) -> (usize, usize) {
     let Some(nodes) = &job.nodes else {
         return (place.rank, place.size);
     };
     let node = nodes.of_rank.get(rank).copied().unwrap_or(nodes.own);
-    let before = nodes.ranks_of(node).filter(|other| *other < rank).count();
-    (before, nodes.ranks_of(node).count())
+    let first = rank - place.rank;
+    let there = || {
+        nodes
+            .ranks_of(node)
+            .filter(|other| (first..first + place.size).contains(other))
+    };
+    (there().filter(|other| *other < rank).count(), there().count())
 }
 
-/// What `rank` reads from: its end of the pipe for input, the file that the user names, or nothing.
+/// The standard input of `rank`: its end of the pipe, the file that the user names, or nothing.
 fn standard_input(pipe: Option<PipeReader>, job: &Job, rank: usize) -> io::Result<Stdio> {
     Ok(match (pipe, &job.stdin) {
         (Some(pipe), _) => Stdio::from(pipe),
@@ -323,7 +343,7 @@ fn command(
             ])
             .arg(around.shown(image))
             .env_clear()
-            // By this the process knows itself, and its copies, among those that have a file open.
+            // A process finds itself and its copies by this among the processes that have a file open.
             .env(ENV_RANK, rank.to_string()),
         Begin::Program(file) => command
             .arg(crate::trampoline::VERB)

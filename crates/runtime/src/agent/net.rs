@@ -1,76 +1,118 @@
 //! Messages to and from ranks of other nodes.
 //!
-//! Each node has a whole node memory, and what ranks of other nodes have written is there as a copy, as far as ranks here read it: byte
-//! for byte, at the same places, only later. So a rank sends to all others in the same way, and reads what all of them have sent.
-//! The *mover*, a thread of the agent, keeps the copies. Here it is the receiver of all that ranks send to other nodes
-//! ([`resurgo_wire::node_memory::ELSEWHERE`]). There it is the sender. It has one connection to the mover of each other node
-//! ([`resurgo_wire::mesh`]).
+//! Each node has a whole node memory. It holds copies of what ranks of other nodes have written, as far as ranks here
+//! read it: byte for byte, at the same places, only later. So a rank sends to all others in the same way, and reads the
+//! messages of all in the same way. The *mover*, a thread of the agent, keeps the copies. On this node it receives all
+//! that ranks send to other nodes ([`resurgo_wire::node_memory::ELSEWHERE`]). On the other node it is the sender. It
+//! has one connection to the mover of each other node ([`resurgo_wire::mesh`]).
 
 mod agent_side;
+mod giving;
+mod known;
 mod link;
-mod mapped;
+pub(super) mod mapped;
 mod mirror;
 mod mover;
 mod outgoing;
 mod peer;
 mod shared;
 mod tail;
+mod taking;
 
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use resurgo_protocol::causal::Event;
 use resurgo_protocol::kinds::Waves;
 use resurgo_wire::control::{Job, Nodes};
-use resurgo_wire::node_memory::{ELSEWHERE, control};
+use resurgo_wire::direct;
+use resurgo_wire::node_memory::{ELSEWHERE, control, header};
 
 use super::node::NodeMemory;
 use crate::stream::Tls;
+use crate::sys::random;
+use known::Knowing;
 use mapped::Mapped;
-use mirror::Mirror;
+use mirror::Ends;
 use mover::Mover;
-use outgoing::{Habits, Outgoing};
-use peer::{Identity, Peer};
+use outgoing::Habits;
+use peer::Identity;
 use shared::{Command, Shared};
 
-pub(super) use shared::{Answer, HeldBack};
+pub(super) use shared::{Answer, Held, HeldBack, Returning, Waiting};
 
 const FLAGS: EfdFlags = EfdFlags::EFD_CLOEXEC.union(EfdFlags::EFD_NONBLOCK);
+
+/// The state that a mover leaves for the next one.
+struct Former {
+    /// Ranks may have it, and their images go on ringing it.
+    bell: Arc<EventFd>,
+    /// The ends of the copies of other nodes' logs.
+    ends: Ends,
+    /// Ranks that came here from a lost node without their logs; and those whose logs have come back, perhaps in part.
+    lacks: Vec<u32>,
+    returned: Vec<u32>,
+    /// All ranks that have ever lost their nodes, here or elsewhere.
+    lost: Vec<u32>,
+    /// What the dispatcher knows of deliveries.
+    vouched: Vec<Event>,
+}
 
 /// The agent's end of the mover.
 pub(super) struct Net {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Ends>>,
     /// Ranks of other nodes.
     elsewhere: Vec<usize>,
     epoch: u64,
     flushes: u64,
+    /// This node's address, where ranks may call ranks of other nodes.
+    direct: Option<IpAddr>,
+}
+
+/// Ranks on this machine: of this node, and of nodes with the same address.
+fn ranks_beside(plan: &Nodes) -> usize {
+    let addresses = |node: u32| plan.mesh.get(node as usize).into_iter().flatten();
+    let is_beside =
+        |node: u32| node == plan.own || addresses(node).any(|one| addresses(plan.own).any(|own| own.ip() == one.ip()));
+    plan.of_rank.iter().filter(|node| is_beside(**node)).count()
 }
 
 impl Net {
     /// Starts the mover of a job on several nodes, whose memory is new. `listener`: where movers of other nodes call.
     ///
     /// # Errors
-    /// The system does not give what it needs.
+    /// The system lacks a resource.
     pub fn start(job: &Job, plan: &Nodes, memory: &NodeMemory, listener: TcpListener) -> io::Result<Net> {
-        Net::with_bell(job, plan, memory, listener, Arc::new(EventFd::from_flags(FLAGS)?))
+        let former = Former {
+            bell: Arc::new(EventFd::from_flags(FLAGS)?),
+            ends: Ends::new(),
+            lacks: Vec::new(),
+            returned: Vec::new(),
+            lost: Vec::new(),
+            vouched: Vec::new(),
+        };
+        Net::after(former, job, plan, memory, listener)
     }
 
-    /// The same with a bell that ranks may have: images of them go on ringing it.
-    fn with_bell(
-        job: &Job,
-        plan: &Nodes,
-        memory: &NodeMemory,
-        listener: TcpListener,
-        bell: Arc<EventFd>,
-    ) -> io::Result<Net> {
+    /// Starts the mover that follows another one.
+    fn after(former: Former, job: &Job, plan: &Nodes, memory: &NodeMemory, listener: TcpListener) -> io::Result<Net> {
+        let Former {
+            bell,
+            ends,
+            lacks,
+            returned,
+            lost,
+            vouched,
+        } = former;
         let shared = Arc::new(Shared {
             memory: Arc::new(Mapped::new(memory.file(), memory.layout)?),
             held: Mutex::new(()),
@@ -79,59 +121,87 @@ impl Net {
             bell,
             told: EventFd::from_flags(FLAGS)?,
         });
+        let tls = Tls::of_job(job)?;
+        let may = job.protocol.may_be_direct(job.tolerate_node);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let is_direct = may && job.spill_directory.is_none() && tls.is_none() && ranks_beside(plan) <= cores;
         let habits = Habits {
+            direct: is_direct,
+            generation: u64::from_le_bytes(random()?),
             logs: job.protocol.logs(),
             announces: job.protocol.has_waves() && !job.protocol.logs(),
             cuts: job.protocol.waves() == Waves::Passing,
+            counts: job.moves_ranks(),
         };
-        let ranks_of = |node: u32| -> Vec<u32> { plan.ranks_of(node).map(|rank| rank as u32).collect() };
-        let here = ranks_of(plan.own);
-        let mut peer_of = vec![None; plan.of_rank.len()];
-        let mut peers = Vec::new();
-        // Nodes that are lost have no address, and nobody has anything to say to one without ranks, or waits for its answers.
-        let has_ranks = |node: u32| plan.of_rank.contains(&node);
-        let is_peer = |node: u32| node != plan.own && has_ranks(node) && has_ranks(plan.own);
-        let others = (0..)
-            .zip(&plan.mesh)
-            .filter(|(node, addresses)| is_peer(*node) && !addresses.is_empty());
-        for (node, addresses) in others {
-            let there = ranks_of(node);
-            there
-                .iter()
-                .for_each(|rank| peer_of[*rank as usize] = Some(peers.len()));
-            let mirror = Mirror::new(shared.memory.clone(), &here, &there, plan.epoch);
-            let outgoing = Outgoing::new(shared.memory.clone(), habits, here.clone(), there, plan.epoch);
-            peers.push(Peer::new(node, addresses.clone(), node < plan.own, outgoing, mirror));
-        }
+        let direct = listener.local_addr()?.ip();
+        let direct = is_direct.then_some(direct);
         let own = Identity {
             node: plan.own,
-            nodes: plan.mesh.len() as u32,
             key: job.key,
-            tls: Tls::of_job(job)?,
+            tls,
         };
         let mut net = Net {
-            elsewhere: (0..plan.of_rank.len()).filter(|rank| !plan.is_here(*rank)).collect(),
+            elsewhere: elsewhere(plan),
             thread: None,
             epoch: plan.epoch,
             flushes: 0,
+            direct,
             shared,
         };
-        net.say_who_is_elsewhere();
-        let mover = Mover::new(net.shared.clone(), own, listener, peers, peer_of)?;
+        net.tell_ranks();
+        let knowing = Knowing::new(job, &lost, vouched);
+        let of_lost = (ends, lacks, returned);
+        let mover = Mover::new(net.shared.clone(), own, habits, listener, plan, of_lost, knowing)?;
         let thread = std::thread::Builder::new().name("resurgo mover".into());
-        net.thread = Some(thread.spawn(|| mover.run())?);
+        net.thread = Some(thread.spawn(move || mover.run())?);
         Ok(net)
     }
 
-    /// Ranks of other nodes do not sleep here: the mover takes what is for them.
-    fn say_who_is_elsewhere(&self) {
+    /// Ranks have been spawned. `tell` tells those here of them: all that they wrote before that the mover finds by
+    /// itself, and for all that they write later they ring.
+    ///
+    /// # Errors
+    /// The error of `tell`.
+    pub fn grow(&mut self, plan: &Nodes, tell: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.elsewhere = elsewhere(plan);
+        self.tell_ranks();
+        tell()?;
+        let epoch = self.epoch;
+        self.shared.tell(Command::Grow(Nodes { epoch, ..plan.clone() }));
+        Ok(())
+    }
+
+    /// Ends the mover's use of the memory and of the other nodes. Ranks go on, and ring as before.
+    fn stop(mut self) -> Former {
+        self.shared.tell(Command::Stop);
+        let ends = self.thread.take().and_then(|thread| thread.join().ok());
+        Former {
+            bell: self.shared.bell.clone(),
+            ends: ends.unwrap_or_default(),
+            lacks: Vec::new(),
+            returned: Vec::new(),
+            lost: Vec::new(),
+            vouched: Vec::new(),
+        }
+    }
+
+    /// Ranks of other nodes do not sleep here: the mover takes what is for them, unless ranks here call them.
+    fn tell_ranks(&self) {
+        let memory = &self.shared.memory;
+        if let Some(address) = self.direct {
+            for (at, word) in direct::to_words(address).into_iter().enumerate() {
+                memory.header(header::ADDRESS.item(at)).store(word, Ordering::SeqCst);
+            }
+        }
+        let is_direct = memory.header32(header::DIRECT);
+        is_direct.store(self.direct.is_some().into(), Ordering::SeqCst);
         for rank in &self.elsewhere {
             let word = self.shared.memory.control32(*rank, control::SLEEPING);
             word.store(ELSEWHERE, Ordering::SeqCst);
         }
     }
 
-    /// What ranks wake the mover with.
+    /// The bell with which ranks wake the mover.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -139,22 +209,29 @@ impl Net {
     /// Empties the node memory: logs begin anew on all nodes.
     ///
     /// # Errors
-    /// Those of `empty`.
+    /// The error of `empty`.
     pub fn empty(&mut self, empty: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let held = self.shared.hold();
         empty()?;
         self.epoch += 1;
-        self.say_who_is_elsewhere();
+        self.tell_ranks();
         self.shared.tell(Command::Epoch(self.epoch));
         drop(held);
         Ok(())
     }
 
-    /// The oldest image of `rank` is another one. What is of another node comes from there.
+    /// `rank` has another oldest image. For a rank of another node, that node reports it.
     pub fn forgets(&self, rank: usize) {
         if !self.elsewhere.contains(&rank) {
             self.shared.tell(Command::Oldest(rank as u32));
         }
+    }
+
+    /// The process of `rank`, of this node, is gone.
+    pub fn ended(&self, rank: usize) {
+        let writes = self.shared.memory.control(rank, control::WRITES);
+        writes.store(0, Ordering::SeqCst);
+        self.shared.tell(Command::Ended(rank as u32));
     }
 
     /// `rank`, of this node, has an image whose cursors are in `slot`.
@@ -162,24 +239,39 @@ impl Net {
         self.shared.tell(Command::Image(rank as u32, slot as u8));
     }
 
+    /// All of the logs of `rank`, which has come from a lost node, is here that there is.
+    pub fn has_logs(&self, rank: u32) {
+        self.shared.tell(Command::HasLogs(rank));
+    }
+
     /// `rank`, of this node, has returned to a wave and cut off its logs. It does not run yet.
     pub fn cut_off(&self, rank: usize) {
         self.shared.tell(Command::CutOff(rank as u32));
     }
 
-    /// Asks for [`Answer::Flushed`] with this number when other nodes have all that ranks here have rung for so far.
+    /// Asks for [`Answer::Flushed`] with this number once other nodes have all that ranks here have rung for.
     pub fn flush(&mut self) -> u64 {
         self.flushes += 1;
         self.shared.tell(Command::Flush(self.flushes));
         self.flushes
     }
 
-    /// What the mover has said since the last time. There is something when [`Net::as_fd`] can be read.
+    /// The node is lost, and its ranks do not begin again: flushes do not wait for it.
+    pub fn loses(&self, node: u32) {
+        self.shared.tell(Command::Lost(node));
+    }
+
+    /// The mover's answers since the last call. There is something when [`Net::as_fd`] can be read.
     pub fn answers(&self) -> Vec<Answer> {
         let _ = self.shared.told.read();
         let mut answers = self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut answers)
     }
+}
+
+/// Ranks of other nodes.
+fn elsewhere(plan: &Nodes) -> Vec<usize> {
+    (0..plan.of_rank.len()).filter(|rank| !plan.is_here(*rank)).collect()
 }
 
 impl AsFd for Net {
@@ -192,7 +284,7 @@ impl Drop for Net {
     fn drop(&mut self) {
         self.shared.tell(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // It ends by itself; if it has failed, that has been said.
+            // It ends by itself and has reported any failure.
             let _ = thread.join();
         }
     }

@@ -15,7 +15,7 @@ use resurgo_wire::node_memory::{
 
 use crate::note::{Channel, Counts};
 
-/// What a message takes in a log beyond its payload, about: entries begin at multiples of 64 bytes.
+/// Bytes of log per message beyond its payload, about: entries begin at multiples of 64 bytes.
 const LOG_ENTRY: u64 = 64;
 
 /// The node memory of one job.
@@ -27,7 +27,8 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Creates the memory and writes its header; `ranks` are launched. Pages come into being when they are first touched.
+    /// Creates the memory and writes its header; `ranks` are launched. Pages come into being when they are first
+    /// touched.
     pub fn create(job: &Job, ranks: usize) -> io::Result<NodeMemory> {
         let layout = job.layout(ranks);
         let file = File::from(memfd_create(c"resurgo-node-memory", MFdFlags::MFD_CLOEXEC)?);
@@ -41,8 +42,16 @@ impl NodeMemory {
         Ok(memory)
     }
 
-    /// Empties the memory, but for what counts for this run of the job and what ranks have done to files: no rank is running, and there
-    /// are `ranks` of them again.
+    /// The same memory, for a thread.
+    pub fn again(&self) -> io::Result<NodeMemory> {
+        Ok(NodeMemory {
+            file: self.file.try_clone()?,
+            ..*self
+        })
+    }
+
+    /// Empties the memory while no rank runs, for `ranks` ranks. What counts for this run, and the ranks' deeds on
+    /// files, stay.
     pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
         let mut kept = Vec::new();
         for rank in 0..ranks {
@@ -61,7 +70,7 @@ impl NodeMemory {
         kept.try_for_each(|(at, bytes)| self.write(bytes, *at))
     }
 
-    /// What `rank` has noted of what it made and removed ([`nm::deeds`]); empty if that is nothing.
+    /// The files that `rank` has noted as made or removed ([`nm::deeds`]); empty if none.
     fn deeds(&self, rank: usize) -> io::Result<Vec<u8>> {
         let at = self.layout.arena(rank) + self.layout.deeds();
         let mut count = [0u8; 8];
@@ -72,7 +81,7 @@ impl NodeMemory {
         Ok(bytes)
     }
 
-    /// What the present life of `rank` could not do because a former one had done it.
+    /// What the present life of `rank` could not do because a former one did it.
     pub fn undone(&self, rank: usize) -> io::Result<Option<String>> {
         let at = self.layout.arena(rank) + self.layout.deeds() + nm::deeds::TEXT;
         self.text(at, nm::deeds::TEXT_BYTES)
@@ -109,7 +118,11 @@ impl NodeMemory {
         self.set_header(header::SIZE, layout.size as u32)?;
         self.set_ranks(ranks)?;
         self.set_header(header::PROTOCOL, job.protocol.number())?;
-        self.set_header(header::TOLERATE_NODE, u32::from(job.tolerate_node))?;
+        let tolerated = match job.moves_ranks() {
+            true => nm::OF_SEVERAL,
+            false => u32::from(job.tolerate_node),
+        };
+        self.set_header(header::TOLERATE_NODE, tolerated)?;
         self.set_header(header::ARENA_BASE, layout.arena_base() as u64)?;
         self.set_header(header::ARENA_STRIDE, layout.arena_stride() as u64)?;
         self.set_header(header::PLACE, job.addresses.place as u64)?;
@@ -121,6 +134,7 @@ impl NodeMemory {
         self.set_header(header::SPILL_NEXT, 0)?;
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
+        self.set_header(header::SURVIVORS, job.survivors())?;
         let words = job.services.iter().flat_map(|service| service.to_words());
         for (at, word) in words.enumerate() {
             self.set_header(header::SERVICES.item(at), word)?;
@@ -137,7 +151,7 @@ impl NodeMemory {
         self.set_header(header::VALID_UNTIL, until)
     }
 
-    /// So many ranks has the job had, or is about to have.
+    /// The number of ranks that the job has, or is about to have.
     pub fn set_ranks(&self, ranks: usize) -> io::Result<()> {
         self.set_header(header::RANKS, ranks as u32)
     }
@@ -147,7 +161,7 @@ impl NodeMemory {
         &self.file
     }
 
-    /// Writes what a new life of `rank` finds in its control.
+    /// Writes the initial control fields of a new life of `rank`.
     pub fn begin_life(
         &self,
         rank: usize,
@@ -161,6 +175,7 @@ impl NodeMemory {
         self.set_control(rank, control::FAULT_AT_MESSAGES, fault_at_messages)?;
         self.set_control(rank, control::OUTPUT_BEHIND, u64::from(output_behind))?;
         self.set_control(rank, control::TOGETHER, u64::from(together))?;
+        self.set_control(rank, control::IN_VAIN, 0)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.set_control(rank, control::BEGAN_NS, now.as_nanos() as u64)?;
         let own = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
@@ -176,7 +191,29 @@ impl NodeMemory {
         Ok(())
     }
 
-    /// After so many messages `rank` wants an image; 0: never.
+    /// Forgets what `rank` has said of its record.
+    pub fn forget_counts(&self, rank: usize) -> io::Result<()> {
+        let counts = vec![0; self.layout.size * 8];
+        self.write(&counts, self.layout.arena(rank) + self.layout.consumed())
+    }
+
+    /// `rank` comes here from a lost node: of its arena only those logs count that ranks here have copies of.
+    pub fn take_over(&self, rank: usize) -> io::Result<()> {
+        self.write(&vec![0; nm::arena::CHANNELS], self.layout.arena(rank))?;
+        self.lose_record(rank, 0)
+    }
+
+    /// The record of `rank` is what its event logger has; its first `above` deliveries are not needed.
+    pub fn lose_record(&self, rank: usize, above: u64) -> io::Result<()> {
+        self.set_control(rank, control::RECORD_LOST, 1 + above)
+    }
+
+    /// What is here of the log from `source` to `destination` is no part of it.
+    pub fn forget_log(&self, source: usize, destination: usize) -> io::Result<()> {
+        self.write_u64(self.channel_word(source, destination), 0)
+    }
+
+    /// `rank` wants an image after so many messages; 0: never.
     pub fn set_image_at(&self, rank: usize, messages: u64) -> io::Result<()> {
         self.set_control(rank, control::IMAGE_AT_MESSAGES, messages)
     }
@@ -186,13 +223,13 @@ impl NodeMemory {
         self.set_control(rank, control::OUTPUT_BEHIND, u64::from(is_behind))
     }
 
-    /// Whether `rank` would go on, but for that.
+    /// Whether only its output keeps `rank` from going on.
     pub fn awaits_output(&self, rank: usize) -> io::Result<bool> {
         Ok(self.control(rank, control::OUTPUT_AWAITED)? != 0)
     }
 
-    /// Something has been passed on that may depend on all deliveries that `rank` has made so far: whatever becomes of the
-    /// rank, they are known.
+    /// Output or PMI lines went out that may depend on all deliveries of `rank` so far: they count as known, even if
+    /// the rank dies.
     pub fn passed_on(&self, rank: usize) -> io::Result<()> {
         let made = self.control(rank, control::DELIVERIES)?;
         if made > self.control(rank, control::PASSED_ON)? {
@@ -201,13 +238,13 @@ impl NodeMemory {
         Ok(())
     }
 
-    /// From here on `rank` is never recovered from anything older than its image `number`, whose cursors are in `slot`.
+    /// From here on `rank` is never recovered from an image before `number`, whose cursors are in `slot`.
     pub fn set_oldest_image(&self, rank: usize, slot: usize, number: u64) -> io::Result<()> {
         self.set_arena(rank, arena::OLDEST_IMAGE, 1 + slot as u32)?;
         self.set_arena(rank, arena::OLDEST_WAVE, number)
     }
 
-    /// The channels between these ranks, none of which runs, begin with what is sent next.
+    /// Empties the channels between these ranks: they begin with the next message. None of the ranks runs.
     pub fn cut_off_inside(&self, ranks: &[usize]) -> io::Result<()> {
         for source in ranks {
             let channels = self.layout.arena(*source) + arena::CHANNELS;
@@ -221,13 +258,14 @@ impl NodeMemory {
         self.control(rank, control::PHASE)
     }
 
-    /// About how many bytes of others' logs has been delivered to `rank`.
+    /// Bytes of others' logs delivered to `rank`, about.
     pub fn delivered_log(&self, rank: usize) -> io::Result<u64> {
         let deliveries = self.control(rank, control::DELIVERIES)?;
         Ok(deliveries * LOG_ENTRY + self.control(rank, control::DELIVERED_BYTES)?)
     }
 
-    /// What the present life of `rank` has counted so far. `asked_ns`: when the agent was told to begin it (CLOCK_MONOTONIC).
+    /// What the present life of `rank` has counted so far. `asked_ns`: when the agent was told to begin it
+    /// (CLOCK_MONOTONIC).
     pub fn statistics(&self, rank: usize, asked_ns: u64) -> io::Result<LifeStatistics> {
         let word = |field| self.control(rank, field);
         let since = |field| word(field).map(|moment: u64| moment.saturating_sub(asked_ns));
@@ -251,7 +289,7 @@ impl NodeMemory {
         self.control(rank, control::KILLED_NS)
     }
 
-    /// What `rank` has noted in this slot of how far it had come in its messages with the first `ranks` ranks.
+    /// The position of `rank` in its messages with the first `ranks` ranks, as it noted in this slot.
     pub fn counts(&self, rank: usize, slot: usize, ranks: usize) -> io::Result<Counts> {
         let table = |offset| self.table(self.layout.arena(rank) + offset, ranks);
         let sent = table(self.layout.image_sent(slot))?;
@@ -272,17 +310,38 @@ impl NodeMemory {
         })
     }
 
+    /// The slot of the oldest image that `rank` may be recovered from; none: that is the beginning of the program.
+    pub fn oldest_image(&self, rank: usize) -> io::Result<Option<usize>> {
+        let image: u32 = self.arena(rank, arena::OLDEST_IMAGE)?;
+        Ok(image.checked_sub(1).map(|slot| slot as usize))
+    }
+
     /// How many deliveries `rank` had made by the image in this slot.
     pub fn deliveries_of_image(&self, rank: usize, slot: usize) -> io::Result<u64> {
         self.arena(rank, arena::IMAGE_CLOCKS.item(slot))
     }
 
-    /// The image comes from another node, where the rank was.
-    pub fn set_deliveries_of_image(&self, rank: usize, slot: usize, deliveries: u64) -> io::Result<()> {
+    /// The same for each source.
+    pub fn delivered_by_image(&self, rank: usize, slot: usize, ranks: usize) -> io::Result<Vec<u64>> {
+        self.table(self.layout.arena(rank) + self.layout.image_delivered(slot), ranks)
+    }
+
+    /// The image comes from the node where the rank was before. `delivered`: per source, where senders look for it.
+    pub fn set_deliveries_of_image(
+        &self,
+        rank: usize,
+        slot: usize,
+        deliveries: u64,
+        delivered: &[u64],
+    ) -> io::Result<()> {
+        let bytes: Vec<u8> = delivered.iter().flat_map(|count| count.to_le_bytes()).collect();
+        for table in [self.layout.image_delivered(slot), self.layout.cursors(slot)] {
+            self.write(&bytes, self.layout.arena(rank) + table)?;
+        }
         self.set_arena(rank, arena::IMAGE_CLOCKS.item(slot), deliveries)
     }
 
-    /// The process that has opened the provider in the present life of `rank`, by the number that it knows.
+    /// The process that opened the provider in the present life of `rank`, by its own number.
     pub fn attached(&self, rank: usize) -> io::Result<Option<i32>> {
         let number = self.control(rank, control::ATTACHED)?;
         Ok(i32::try_from(number).ok().filter(|pid| *pid > 0))
@@ -333,7 +392,7 @@ impl NodeMemory {
                     .filter(|(_, serial)| serial.iter().all(|byte| *byte == 0))
                     .map(|(number, _)| slot(number)..slot(number + 1)),
             );
-            // Those that have never been used.
+            // Segments that were never used.
             free.push(slot(taken)..slot(self.layout.log_segments));
         }
         Ok(free)
@@ -371,6 +430,11 @@ impl NodeMemory {
 
     pub(super) fn set_arena<T: Word>(&self, rank: usize, field: Field<Arena, T>, value: T) -> io::Result<()> {
         self.set(self.layout.arena(rank) + field.at, value)
+    }
+
+    /// Where the reference to the first segment of a channel is.
+    pub(super) fn channel_word(&self, source: usize, destination: usize) -> usize {
+        self.layout.arena(source) + arena::CHANNELS + destination * 8
     }
 
     pub(super) fn read_u64(&self, offset: usize) -> io::Result<u64> {
@@ -427,11 +491,16 @@ pub(super) mod tests {
             images: false,
             image_files: ImageFiles {
                 partners: false,
+                replicas: 1,
+                parity: None,
                 shared: false,
                 directory: None,
                 compress: None,
                 keep: false,
                 local_copies: true,
+                are_named: false,
+                places: Vec::new(),
+                secret: resurgo_wire::control::Secret::default(),
             },
             cpus: Vec::new(),
             binding: Vec::new(),
@@ -464,8 +533,9 @@ pub(super) mod tests {
             control::FAULT_AT_MESSAGES,
             control::OUTPUT_BEHIND,
             control::TOGETHER,
+            control::IN_VAIN,
         ];
-        assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1, 0]);
+        assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1, 0, 0]);
         let agents = agents.map(|field| field.at);
         for field in control::ALL
             .iter()

@@ -1,5 +1,5 @@
-//! What an agent of one of several nodes has in files, so that the job outlives all of its processes: it tells the dispatcher, which writes
-//! it down, and goes on from there.
+//! The files of an agent on one of several nodes, which let the job outlive all of its processes. The dispatcher writes
+//! the record; lives begin from the files.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -14,10 +14,10 @@ use super::{Agent, Work};
 use crate::suspended::ranks::RankState;
 
 impl Agent {
-    /// Tells what is to be written down of the ranks of this node: of wave `number`, with those since `oldest`, or of a suspension.
+    /// Reports the ranks of this node for the record: of wave `number`, with those since `oldest`, or of a suspension.
     pub(super) fn tell_state(&mut self, wave: Option<(u64, u64)>) -> io::Result<()> {
         if wave.is_none() {
-            // That of a wave would be too old.
+            // The record of a wave would be too old.
             self.work.recording = None;
         }
         let work = &self.work;
@@ -37,7 +37,7 @@ impl Agent {
 }
 
 impl Work {
-    /// The dispatcher has written down these waves, or could not.
+    /// The dispatcher has recorded these waves, or could not.
     pub(super) fn record_ended(&mut self, waves: RangeInclusive<u64>, is_written: bool) {
         self.recording = None;
         if !is_written {
@@ -49,8 +49,8 @@ impl Work {
         }
     }
 
-    /// The job as it was written down, on nodes that may be others than then. What this node has of images of other nodes' ranks is
-    /// known when it shares images.
+    /// Takes up the job as recorded; its nodes may differ from the former ones. The files that this node has of other
+    /// nodes' ranks become known when it shares images.
     pub(super) fn go_on(job: Job, store: Option<Store>, ranks: Value) -> Result<Work, String> {
         let ranks: Vec<RankState> = serde_json::from_value(ranks).map_err(|error| error.to_string())?;
         let mut work = Work::without_ranks(job, ranks.len())?;
@@ -70,23 +70,38 @@ impl Work {
         store.remove_others();
         store.pin_only(|rank| work.is_here(rank));
         work.ranks = ranks.into_iter().map(Rank::from_state).collect();
+        work.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = true);
         work.store = Some(store);
         Ok(work)
     }
 
-    /// Of the files that have been written down this node has some. Others have those of ranks that run there.
+    /// Keeps the recorded files that belong to ranks of this node. Other nodes keep those of their ranks.
     pub(super) fn sort_files(&mut self) -> io::Result<()> {
         for rank in 0..self.ranks.len() {
             let files = std::mem::take(&mut self.ranks[rank].images.files);
-            let has = |file: &ImageFile| self.store.as_ref().is_some_and(|store| store.image(&file.name).is_ok());
+            let has_logs = self.has_logs_beside();
+            let is_whole = |store: &Store, file: &ImageFile| {
+                store.image(&file.name).is_ok() && (!has_logs || store.sealed_log(&file.name).is_ok())
+            };
+            let has = |file: &ImageFile| self.store.as_ref().is_some_and(|store| is_whole(store, file));
             let found: Vec<ImageFile> = files.into_iter().filter(has).collect();
             if self.is_here(rank) {
+                let numbers: Vec<u64> = found.iter().map(|file| file.number).collect();
                 self.ranks[rank].images.files = found;
+                if self.job.image_files.parity.is_some() {
+                    let mut numbers = numbers.into_iter();
+                    numbers.try_for_each(|number| self.know_own_file(rank as u32, number))?;
+                }
                 continue;
             }
             for file in found {
                 self.know_file(rank as u32, &file)?;
             }
+        }
+        if let Some(store) = self.store.as_ref().filter(|_| self.job.image_files.parity.is_some()) {
+            let pieces = store.pieces().into_iter();
+            let pieces = pieces.filter(|(piece, _)| store.has_pinned(piece.number));
+            pieces.for_each(|(_, offer)| self.know(offer));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What ranks say to PMI, and the answers: the dispatcher's server hears and gives them; the agent hands lines on.
+//! PMI of this node's ranks: the agent hands lines to the dispatcher's PMI server, and its answers back.
 
 use std::io::{self, Read, Write};
 
@@ -12,7 +12,7 @@ use super::Agent;
 use super::life::Life;
 use super::program_file::Mapped;
 
-/// The command of a line, as far as an agent has to know it.
+/// The command of a line, as far as an agent needs it.
 fn command(line: &[u8]) -> &str {
     let line = line.trim_ascii_start();
     let name = line.strip_prefix(b"cmd=").unwrap_or_default();
@@ -21,7 +21,7 @@ fn command(line: &[u8]) -> &str {
 }
 
 impl Life {
-    /// The lines that have arrived whole; what has no end is let through when it is too long for any.
+    /// The complete lines; text without an end passes when it is too long for any line.
     fn take_lines(&mut self) -> Vec<u8> {
         let end = self.said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let end = if end == 0 && self.said.len() > MAX_LINE {
@@ -32,15 +32,15 @@ impl Life {
         self.said.drain(..end).collect()
     }
 
-    /// Bytes of answers that it has been given; none: it is in the middle of a line.
+    /// Bytes of answers given to the rank; none: it is in the middle of a line.
     pub fn heard(&self) -> Option<u64> {
         self.said.is_empty().then_some(self.heard)
     }
 
-    /// Hands on what PMI answers.
+    /// Passes on an answer of PMI.
     pub fn answer(&mut self, lines: &[u8]) {
         self.answers.extend_from_slice(lines);
-        // Clients wait for each answer, so the socket has room for it but for a client that misbehaves.
+        // Clients wait for each answer, so the socket has room, unless a client misbehaves.
         while !self.answers.is_empty() {
             match self.pmi.write(&self.answers) {
                 Ok(written) => {
@@ -56,8 +56,8 @@ impl Life {
 }
 
 impl Agent {
-    /// A rank that calls MPI_Abort while it repeats a former life, which did not, does not repeat it. Where all can return together the
-    /// program has not failed yet: only that life is ended. Otherwise true: the rank ends the job.
+    /// A rank that calls MPI_Abort while it repeats a life that did not, differs from that life. Where all ranks can
+    /// return together, the program has not failed yet: only that life ends. Otherwise true: the rank ends the job.
     fn aborts(&mut self, rank: usize) -> io::Result<bool> {
         self.tell_undone(rank)?;
         let work = &mut self.work;
@@ -84,13 +84,11 @@ impl Agent {
             match life.pmi.read(&mut buffer) {
                 Ok(length) if length > 0 => {
                     life.said.extend_from_slice(&buffer[..length]);
-                    if self.work.job.piggybacks() {
-                        self.work.memory.passed_on(rank)?;
-                    }
+                    self.depends_on(rank)?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The process has closed it or is gone; its end is noticed by itself.
+                // The process has closed it or is gone; the agent sees its end by other ways.
                 Ok(_) | Err(_) => {
                     let _ = self.epoll.delete(&life.pmi);
                     break;
@@ -121,7 +119,7 @@ impl Agent {
         lines.truncate(end);
         if !lines.is_empty() {
             let life = self.work.ranks[rank].number;
-            // Answers are soon waited for, but what else has happened goes with it.
+            // The rank soon waits for the answer, but facts before it leave first, in the same write.
             self.control.queue(&ToDispatcher::Said { rank, life, lines });
         }
         Ok(())
@@ -136,7 +134,7 @@ impl Agent {
         }
     }
 
-    /// Compares what the process of `rank` has its code from, once it has come to MPI, with what the first life had. A
+    /// Compares the files that hold the code of `rank`, once it has come to MPI, with those of its first life. A
     /// difference ends the job; returns whether there is none.
     fn compare_code(&mut self, rank: usize) -> io::Result<bool> {
         let work = &mut self.work;
@@ -148,7 +146,7 @@ impl Agent {
             return Ok(true);
         };
         this.is_compared = true;
-        // In a container the number may be another process's here.
+        // In a container the number may belong to another process here.
         let is_its = getpgid(Some(Pid::from_raw(pid))) == Ok(life.pid);
         let Some(mapped) = Mapped::of(pid).ok().filter(|_| is_its) else {
             return Ok(true);

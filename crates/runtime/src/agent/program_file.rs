@@ -1,8 +1,8 @@
-//! The files that a program was made of when the job began: every life of a rank runs the same ones, or none.
+//! The files of a program, as they were when the job began: every life of a rank runs the same ones, or none.
 //!
-//! A program's own file is held open, and executed even when its name leads to another one by now. A script has to be
-//! opened by its name, by its interpreter: it is compared before each start. The libraries that a process has loaded are
-//! compared when it has come to MPI ([`Mapped`]).
+//! The agent holds the program's file open, and executes it even when its name leads to another one. An interpreter
+//! opens a script by name, so the agent compares the script before each start. It compares the loaded libraries when a
+//! process has come to MPI ([`Mapped`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -45,14 +45,15 @@ impl Stamp {
 pub(super) struct ProgramFile {
     path: PathBuf,
     held: Option<(File, Stamp)>,
-    /// Files that an interpreter reads, the program's own if it is one, and their contents' hashes.
+    /// Files that an interpreter reads (the program's own may be one), with the hashes of their contents.
     scripts: Vec<(PathBuf, [u8; 32])>,
-    /// The user knows that the name leads elsewhere.
+    /// The user knows that the name leads to another file.
     pub is_told: bool,
 }
 
 impl ProgramFile {
-    /// Holds what `program` is now. Its path has been found to be a file; one that is gone by now fails when it is executed.
+    /// Holds the file that `program` names now. The path led to a file when it was checked; if that is gone by now, its
+    /// execution fails.
     pub fn hold(program: &Program) -> ProgramFile {
         let path = PathBuf::from(&program.path);
         let directory = Path::new(&program.directory);
@@ -99,7 +100,7 @@ impl ProgramFile {
         (self.to_execute().is_some() && !is_same).then(|| has_changed(&self.path))
     }
 
-    /// The name leads to another file by now, and the held one is executed.
+    /// The name leads to another file; ranks run the held one.
     pub fn is_replaced(&self) -> bool {
         let now = std::fs::metadata(&self.path).ok().map(|now| Stamp::of(&now));
         self.to_execute().is_some()
@@ -122,7 +123,7 @@ fn has_changed(file: &Path) -> String {
     )
 }
 
-/// O_PATH: programs may be executable without being readable, and nobody is kept from writing.
+/// O_PATH: programs may be executable without being readable, and others may still write.
 fn hold(path: &Path) -> Option<(File, Stamp)> {
     let file = OpenOptions::new()
         .read(true)
@@ -141,7 +142,7 @@ fn is_script(file: &Path) -> bool {
     is_file && File::open(file).ok().and_then(read) == Some(2) && start == *b"#!"
 }
 
-/// One of the words before is the interpreter of files that are named like this one. Other programs write such files.
+/// One of the words before is an interpreter for files with such names. Other programs write such files.
 fn is_run_by(words: &[OsString], file: &Path) -> bool {
     let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     let interpreters: &[&str] = match ending {
@@ -173,7 +174,7 @@ fn content(file: &Path) -> Option<[u8; 32]> {
     Some(*blake3::hash(&bytes).as_bytes())
 }
 
-/// A file of which a process has code.
+/// A file that a process has code from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Code {
     stamp: Stamp,
@@ -193,7 +194,7 @@ impl Code {
         })
     }
 
-    /// The linker names what it has made, so that a file which was only installed again is known.
+    /// The linker's build id recognises a file that was only installed again.
     fn is_same(&self, other: &Code) -> bool {
         self.stamp == other.stamp || (self.build_id.is_some() && self.build_id == other.build_id)
     }
@@ -216,12 +217,12 @@ fn build_id(start: &[u8]) -> Option<Vec<u8>> {
         .then(|| start.get(id..id + length as usize).map(<[u8]>::to_vec))?
 }
 
-/// The files from which a process has its code: program and libraries.
+/// The files that hold a process's code: program and libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mapped(BTreeMap<PathBuf, Code>);
 
 impl Mapped {
-    /// What process `pid` has mapped. Files without a name any more are left out: what leads there now is another file.
+    /// The files that process `pid` has mapped. Files without a name are left out: another file may have it now.
     pub fn of(pid: i32) -> io::Result<Mapped> {
         let maps = std::fs::read(format!("/proc/{pid}/maps"))?;
         let maps = String::from_utf8_lossy(&maps);
@@ -229,14 +230,14 @@ impl Mapped {
         Ok(Mapped(files.collect()))
     }
 
-    /// A file that both have and that is not the same any more.
+    /// A file that both have and that differs.
     pub fn differs_from(&self, first: &Mapped) -> Option<String> {
         let differs = |(file, code): &(&PathBuf, &Code)| first.0.get(*file).is_some_and(|first| !first.is_same(code));
         self.0.iter().find(differs).map(|(file, _)| has_changed(file))
     }
 }
 
-/// The named files of which code is mapped.
+/// The named files whose code is mapped.
 fn executable(maps: &str) -> impl Iterator<Item = &str> {
     maps.lines().filter_map(|line| {
         let mut words = line.splitn(6, ' ').skip(1);
@@ -273,6 +274,8 @@ mod tests {
                 environment: Vec::new(),
                 directory: self.0.clone().into_os_string(),
                 is_plain: false,
+                survives: false,
+                modes: None,
                 world: 0,
             })
         }

@@ -19,14 +19,14 @@ use super::{Agent, PATIENCE, Source, Work, spawn};
 use crate::suspended::ranks::RankState;
 use crate::{children, leftovers, monotonic_ns};
 
-/// How long a rank that is live again may take to repeat its output before it is no longer waited for.
+/// How long the agent waits for a rank that is live again to repeat its output.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
-/// Most bytes read from one stream of a rank before others have their turn.
+/// Most bytes read from one stream of a rank before the next stream's turn.
 const READ: usize = 64 << 10;
 /// Most bytes taken from a stream whose rank has ended: more than any pipe holds.
 const DRAIN: usize = 4 << 20;
 
-/// A life, as the coordinator has asked for it.
+/// A life as the coordinator asked for it.
 #[derive(Default)]
 pub(super) struct Asked {
     /// Its number there.
@@ -43,6 +43,8 @@ pub(super) struct Rank {
     pub program: usize,
     /// Number of the present or last life, from 1.
     pub number: u64,
+    /// The image that it began from; 0: the beginning of its program.
+    pub began_from: u64,
     /// The life that the coordinator has asked for last.
     pub asked: Asked,
     /// The running process.
@@ -54,33 +56,33 @@ pub(super) struct Rank {
     behind: [bool; 2],
     /// A later life that has not caught up.
     replaying: bool,
-    /// A life that makes no new delivery before it has printed again what the former ones printed.
+    /// A life that makes no new delivery before it has repeated the output of former ones.
     repeats_output: bool,
-    /// The present life has opened the provider, or it is known that it does not.
+    /// The present life has opened the provider, or will not.
     pub uses_provider: bool,
-    /// The present life has called MPI_Abort where former ones went on.
+    /// The present life has called MPI_Abort where a former one went on.
     pub aborted: bool,
-    /// It has been told what the life could not do: MPI_Abort returns, and may be called again.
+    /// The agent has reported what the life could not do: a call of MPI_Abort returns, and may come again.
     pub has_told_undone: bool,
     /// The last life ended as a program should.
     finished: bool,
-    /// That, with exit code 0.
+    /// The same, with exit code 0.
     ended_well: bool,
     pub images: Images,
-    /// The files that its first life had its code from, once known; and whether the present one has been compared with it.
+    /// The files that hold its first life's code, once known; and whether the present life is compared with them.
     pub mapped: Option<Mapped>,
     pub is_compared: bool,
     /// The injected fault of its present life.
     pub fault_at_messages: u64,
-    /// CLOCK_MONOTONIC nanoseconds at which its present life was killed on purpose, 0: it was not; and at which it was to be
-    /// started.
+    /// CLOCK_MONOTONIC nanoseconds of the present life: when it was killed on purpose (0: never), and when the agent
+    /// was told to start it.
     pub killed_ns: u64,
     asked_ns: u64,
-    /// Since when such a live rank's output is behind, with nothing arriving although it would go on.
+    /// Since when a live rank with output behind has printed nothing, although it could go on.
     quiet_since: Option<Instant>,
 }
 
-/// What a rank has done whose life goes another way than those before.
+/// The deed of a rank whose life differs from the former ones.
 const HAS_ABORTED: &str = "called MPI_Abort while it repeated what it had done before, when it had gone on";
 
 fn index(stream: Stream) -> usize {
@@ -102,6 +104,7 @@ impl Rank {
         Rank {
             program,
             number: 0,
+            began_from: 0,
             asked: Asked::default(),
             life: None,
             outputs: [None, None],
@@ -124,7 +127,7 @@ impl Rank {
         }
     }
 
-    /// How long the fault was unnoticed that has struck it, injected by the rank itself or by the agent.
+    /// How long the fault that struck the rank went unnoticed; the rank itself or the agent injected it.
     fn unnoticed(&self, own_ns: u64, noticed_ns: u64) -> Option<u64> {
         match self.killed_ns.max(own_ns) {
             0 => None,
@@ -132,17 +135,17 @@ impl Rank {
         }
     }
 
-    /// It runs, and repeats nothing any more.
+    /// It repeats nothing any more.
     pub fn is_up_to_date(&self) -> bool {
         !self.repeats() && self.behind == [false; 2]
     }
 
-    /// It makes again what a former life has made.
+    /// It repeats a former life.
     pub fn repeats(&self) -> bool {
         self.replaying
     }
 
-    /// It runs, and its memory is not all there.
+    /// It runs, with parts of its memory missing.
     pub fn is_filling(&self) -> bool {
         self.life.as_ref().is_some_and(|life| life.filling.is_some())
     }
@@ -165,7 +168,7 @@ impl Rank {
         self.repeats_output = repeats;
     }
 
-    /// As it is written down when the job is suspended.
+    /// The part that a suspension writes down.
     pub fn state(&self) -> RankState {
         RankState {
             program: self.program,
@@ -176,7 +179,7 @@ impl Rank {
         }
     }
 
-    /// A rank of a suspended job, whose image files are in `directory`.
+    /// A rank of a suspended job.
     pub fn from_state(state: RankState) -> Rank {
         Rank {
             number: state.number,
@@ -187,7 +190,7 @@ impl Rank {
         }
     }
 
-    /// What is told when a life begins.
+    /// The message that a life has begun.
     pub fn started(&self, rank: usize, pid: i32, image: u64, from_file: bool) -> ToDispatcher {
         ToDispatcher::Started {
             rank,
@@ -200,7 +203,7 @@ impl Rank {
         }
     }
 
-    /// It was stopped, and starts to be waited for now.
+    /// The rank was stopped and continues: waiting for its output begins now.
     pub fn goes_on(&mut self) {
         self.quiet_since = self.quiet_since.map(|_| Instant::now());
     }
@@ -232,20 +235,21 @@ impl Work {
 }
 
 impl Agent {
-    /// Starts life `life` of `rank`, as the coordinator counts them. `together`: with all of its unit, which wait for one another.
+    /// Starts life `life` of `rank`, as the coordinator counts them. `together`: with all ranks of its unit, which wait
+    /// for one another.
     pub(super) fn start_life(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
         let work = &mut self.work;
         if self.ending.is_some() || self.is_broken || work.is_halting() {
             return Ok(());
         }
         let place = spawn::place(&work.job, rank);
-        // Ranks that return to a wave repeat nothing that would have to be the same, unless others have gone on.
+        // Ranks that return to a wave may take another course, unless other units have gone on.
         let repeats = !together || work.is_hierarchical();
         let this = &mut work.ranks[rank];
         let asked = Asked {
             life,
             together,
-            // Those that begin at the beginning wait for nobody.
+            // Ranks that start from the beginning do not wait.
             waits: together && from != From::Beginning,
             is_ended: false,
         };
@@ -339,13 +343,17 @@ impl Agent {
         if let Some(socket) = &life.image {
             self.epoll.add(socket, watch(Source::Images(rank)))?;
         }
+        if let Some(socket) = &life.survivor {
+            self.epoll.add(socket, watch(Source::Survivor(rank)))?;
+        }
         let this = &mut work.ranks[rank];
         this.outputs = [life.stdout.take(), life.stderr.take()];
         this.watched = [false; 2];
+        this.began_from = image;
         let started = this.started(rank, life.pid.as_raw(), image, false);
         this.life = Some(life);
         let life = this.asked.life;
-        // A process that is being rebuilt tells when it is.
+        // A process that is being rebuilt reports when it is complete.
         if this.images.restoring.is_none() {
             self.send(&started)?;
         }
@@ -362,15 +370,17 @@ impl Agent {
         while let Some((pid, end)) = children::peek_ended() {
             let mut rank = self.rank_of(pid);
             if rank.is_none() && self.anyone_wakes() {
-                // Perhaps a life whose number a snapshot has told and we have not read.
+                // A snapshot may have named this process, in a message that is still unread.
                 self.hear_snapshots()?;
                 rank = self.rank_of(pid);
             }
+            let is_server = self.guest.as_ref().is_some_and(|guest| guest.serving.owns(pid));
             match rank {
                 Some(rank) => self.rank_ended(rank, end)?,
+                None if is_server => self.servers_event()?,
                 None => {
                     children::reap(pid);
-                    // Perhaps a life whose number the snapshot has yet to tell.
+                    // A snapshot may still name this process as a life.
                     self.unclaimed.push((pid, end));
                 }
             }
@@ -388,10 +398,11 @@ impl Agent {
 
     pub(super) fn rank_ended(&mut self, rank: usize, end: End) -> io::Result<()> {
         let noticed_ns = monotonic_ns();
-        // What it said before it ended counts.
+        // The rank's reports before its end count.
         self.image_event(rank)?;
         self.work.ranks[rank].images.end_taking();
         self.pmi_event(rank)?;
+        self.survivor_event(rank)?;
         if self.restore_has_failed(rank, end)? {
             return Ok(());
         }
@@ -403,8 +414,8 @@ impl Agent {
             return Ok(());
         };
         let mut progress = life.progress;
-        // MPICH says "finalize" to PMI only when the process exits by way of its exit handlers: one that has been through
-        // MPI_Finalize and leaves by _exit has finished as well.
+        // MPICH says "finalize" to PMI only in its exit handlers. A process that leaves by _exit after MPI_Finalize has
+        // finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
         let (asked, by_order) = (this.asked.life, this.asked.is_ended);
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised) && !by_order;
@@ -419,6 +430,7 @@ impl Agent {
             life.fence(PATIENCE);
         }
         work.end_input(rank);
+        work.net.iter().for_each(|net| net.ended(rank));
         let (end, report) = match end {
             _ if aborted => (End::Exited(EXIT_DIVERGED), Some(format!("rank {rank} {HAS_ABORTED}"))),
             End::Exited(EXIT_REPORT | EXIT_DIVERGED) => (end, work.memory.report(rank)?),
@@ -448,16 +460,19 @@ impl Agent {
         }
         if orderly {
             self.caught_up(rank)?;
-            // Its pipes are read until everyone has closed them: a child of it may still print.
+            // The agent reads the pipes until all writers have closed them: a child of the rank may still print.
         } else {
             self.drain_and_close(rank)?;
         }
         ended.ending_ns = monotonic_ns() - noticed_ns;
-        self.send(&ToDispatcher::Ended(ended))?;
+        match orderly || by_order {
+            true => self.send(&ToDispatcher::Ended(ended))?,
+            false => self.has_failed(ended)?,
+        }
         self.tell_output_end(rank)
     }
 
-    /// A rank comes to a bad end: perhaps for something that a former life has done.
+    /// A rank comes to a bad end: reports what it could not do because a former life did it.
     pub(super) fn tell_undone(&mut self, rank: usize) -> io::Result<()> {
         let work = &mut self.work;
         if work.ranks[rank].has_told_undone {
@@ -479,7 +494,7 @@ impl Agent {
         self.send(&ToDispatcher::OutputEnd { rank, finished })
     }
 
-    /// Takes what the pipes of a rank hold and closes them.
+    /// Reads what is left in the pipes of a rank and closes them.
     pub(super) fn drain_and_close(&mut self, rank: usize) -> io::Result<()> {
         for stream in Stream::ALL {
             let mut taken = 0;
@@ -516,7 +531,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Reads once from a stream; `Some(0)` at its end, `None` when nothing is there.
+    /// Reads once from a stream; `Some(0)` at its end, `None` when it is empty.
     pub(super) fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
         let work = &mut self.work;
         let Some(this) = work.ranks.get_mut(rank) else {
@@ -533,9 +548,9 @@ impl Agent {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(error) => return Err(error),
         };
-        if work.job.piggybacks() {
-            work.memory.passed_on(rank)?;
-        }
+        self.depends_on(rank)?;
+        let work = &mut self.work;
+        let this = &mut work.ranks[rank];
         let repeated = this.behind[index(stream)];
         if stream == Stream::Stdout && repeated && this.repeats_output {
             this.quiet_since = (!this.replaying).then(Instant::now);
@@ -551,6 +566,37 @@ impl Agent {
             bytes: buffer,
         });
         Ok(Some(length))
+    }
+
+    /// What `rank` prints, or says to PMI, is passed on: it may depend on all deliveries so far.
+    pub(super) fn depends_on(&mut self, rank: usize) -> io::Result<()> {
+        let work = &mut self.work;
+        if !work.job.piggybacks() {
+            return Ok(());
+        }
+        if !work.job.moves_ranks() {
+            return work.memory.passed_on(rank);
+        }
+        match work.memory.is_stable(rank)? {
+            true => Ok(()),
+            false => self.vouch(rank),
+        }
+    }
+
+    /// An image of `rank` is about to count.
+    pub(super) fn image_depends_on(&mut self, rank: usize) -> io::Result<()> {
+        match self.work.job.piggybacks() && self.work.job.moves_ranks() {
+            true => self.vouch(rank),
+            false => Ok(()),
+        }
+    }
+
+    /// The dispatcher hears what `rank` knows, before anything else that this node says.
+    fn vouch(&mut self, rank: usize) -> io::Result<()> {
+        let work = &mut self.work;
+        let told = work.vouched.before(rank, work.ranks.len(), &work.memory)?;
+        told.iter().for_each(|deliveries| self.control.queue(deliveries));
+        Ok(())
     }
 
     /// Whether this life of `rank` has yet to print again what former ones printed.
@@ -591,7 +637,7 @@ impl Agent {
         for stream in Stream::ALL {
             let i = index(stream);
             let Some(pipe) = &this.outputs[i] else { continue };
-            // What is only dropped is counted for itself: a replay must not wait for those who read the output.
+            // Output that is only dropped has a window of its own: a replay must not wait for the output's readers.
             let watch = work.window[usize::from(this.behind[i])] > 0;
             if watch && !this.watched[i] {
                 let token = Source::Output(rank, stream).token();
@@ -658,6 +704,7 @@ impl Agent {
         self.mind_halt()?;
         self.mind_buffers()?;
         self.mind_held()?;
+        self.mind_vain_waits()?;
         if let Some(deadline) = self.ending {
             let running = self.work.ranks.iter().any(|rank| rank.life.is_some());
             if !running || Instant::now() >= deadline {
@@ -688,7 +735,7 @@ impl Agent {
             this.quiet_since = None;
             return Ok(());
         }
-        // It may print it yet, after a long computation.
+        // The rank may still print it, after a long computation.
         if !work.memory.awaits_output(rank)? {
             this.quiet_since = Some(Instant::now());
             return Ok(());

@@ -1,10 +1,10 @@
-//! What is written down of each complete wave while the job runs, so that the job can be resumed when the launcher, or the whole machine,
-//! is lost: the same file as of a suspension.
+//! The record of each complete wave, written while the job runs. From it the job can be resumed when the launcher or
+//! the whole machine is lost. A suspension writes the same file.
 //!
-//! When the last image of a wave is in its file the coordinator says so ([`resurgo_protocol::Command::Record`]). The agent gathers what it
-//! knows ([`Work::gather`]) and asks the dispatcher for its part.
-//! A thread writes the file and brings it to the disk, since nothing in the agent waits for disks. Only then the file gets its name, and
-//! images that only the file before needed may go.
+//! When the last image of a wave is in its file, the coordinator orders the record
+//! ([`resurgo_protocol::Command::Record`]). The agent gathers what it knows ([`Work::gather`]) and asks the dispatcher
+//! for its part. A thread writes the file and brings it to the disk: the agent waits for no disk. Then the file gets
+//! its name, and images that only the former record needs may go.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader};
@@ -15,21 +15,20 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_wire::control::{Job, ToDispatcher};
 use serde_json::Value;
 
-use super::wave_logs::all_but;
 use super::{Agent, Source, Work};
 use crate::suspended::{self, About, Header, Section, Writer};
 
-/// What is being written down.
+/// The record that is being written.
 pub(super) struct Recording {
     wave: Wave,
     step: Step,
 }
 
-/// A wave that is written down.
+/// A recorded wave.
 #[derive(Clone, Copy)]
 struct Wave {
     number: u64,
-    /// The oldest that is written down with it: the one before, if a job without logs can return to it, or that itself.
+    /// The oldest wave in the record: the one before, or this one.
     oldest: u64,
     /// How many ranks have images of it.
     ranks: usize,
@@ -42,7 +41,7 @@ enum Step {
     Writing(InThread<u64>),
     /// The file has its name, which a thread brings to the disk.
     Naming(InThread<u64>),
-    /// The dispatcher of several nodes does all of it.
+    /// On several nodes the dispatcher does all of it.
     Elsewhere,
 }
 
@@ -50,10 +49,9 @@ enum Step {
 struct Gathered {
     job: Job,
     state: Value,
-    sections: Vec<Section>,
 }
 
-/// What a thread does; the pipe is closed when it has an answer.
+/// The work of a thread; its end of the pipe closes when it has an answer.
 struct InThread<T> {
     thread: JoinHandle<io::Result<T>>,
     done: PipeReader,
@@ -97,7 +95,7 @@ impl Work {
             .collect()
     }
 
-    /// Files of these waves stay: the job can be resumed from them. Others stay as long as ranks have them.
+    /// Files of these waves stay: the job can be resumed from them. Other files stay while ranks have them.
     pub(super) fn pin_waves(&mut self, waves: &RangeInclusive<u64>) {
         let used = self.files_of(|_| true);
         let recorded = self.files_of(|number| waves.contains(&number));
@@ -106,47 +104,37 @@ impl Work {
         }
     }
 
-    /// All that a later run needs of the agent to begin from `wave`, as it is now: what images there are, and the logs of the wave.
+    /// The agent's part of the record from which a later run begins at `wave`: the images there are now. The rest lies
+    /// beside them.
     fn gather(&self, wave: u64, oldest: u64) -> io::Result<Gathered> {
         let mut state = self.state();
         state.ranks = state.ranks.into_iter().map(|rank| rank.of_wave(wave, oldest)).collect();
-        let mut memory = Section::default();
-        if self.logs() {
-            let slots = self.ranks.iter().map(|rank| rank.images.slot_of(wave));
-            let slots = slots.collect::<Option<Vec<_>>>().ok_or(io::ErrorKind::NotFound)?;
-            let (logs, needed) = self.memory.logs_of_wave(&slots)?;
-            let file = self.memory.file().try_clone()?;
-            memory.unneeded = all_but(&needed, file.metadata()?.len());
-            memory.file = Some(file);
-            state.logs = logs;
-        }
         Ok(Gathered {
             job: suspended::lasting(&self.job),
             state: serde_json::to_value(state)?,
-            sections: vec![memory, Section::default()],
         })
     }
 
-    /// A thread begins to write down what has been gathered, with the dispatcher's part.
+    /// Starts a thread that writes the gathered part with the dispatcher's part.
     fn write_down(
         &self,
-        mut gathered: Gathered,
+        gathered: Gathered,
         about: Value,
         input: Option<(OsString, u64)>,
     ) -> io::Result<InThread<u64>> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let about: About = serde_json::from_value(about)?;
         let header = Header::of(about, gathered.job, gathered.state);
-        gathered.sections.push(Section::of_input(input)?);
+        let sections = vec![Section::default(), Section::default(), Section::of_input(input)?];
         let directory = store.directory().ok_or(io::ErrorKind::NotFound)?;
-        let mut writer = Writer::begin(directory, store.key(), &header, gathered.sections)?;
+        let mut writer = Writer::begin(directory, store.key(), &header, sections)?;
         InThread::start(move || {
             while writer.step()? {}
             writer.sync()
         })
     }
 
-    /// What has been written becomes the job's file.
+    /// Makes the written file the job's record.
     fn name_wave(&self, wave: Wave, bytes: u64) -> io::Result<InThread<u64>> {
         let directory = self.directory().ok_or(io::ErrorKind::NotFound)?;
         if self.in_files(wave.number) < wave.ranks {
@@ -162,12 +150,14 @@ impl Work {
 }
 
 impl Agent {
-    /// All images of a wave are in files: it is written down, with those since `oldest`.
+    /// All images of a wave are in files: records it, with those since `oldest`.
     pub(super) fn begin_recording(&mut self, number: u64, oldest: u64) -> io::Result<()> {
-        let work = &mut self.work;
-        if work.directory().is_none() || work.is_recording() || work.is_halting() {
+        if self.work.directory().is_none() || self.work.is_halting() {
             return Ok(());
         }
+        // All may have returned to this wave while a newer one was being written down.
+        self.give_up_recording();
+        let work = &mut self.work;
         let ranks = work.in_files(number);
         let wave = Wave { number, oldest, ranks };
         if work.job.nodes.is_some() {
@@ -188,10 +178,14 @@ impl Agent {
     /// The dispatcher has given its part.
     pub(super) fn record(&mut self, about: Value, input: Option<(OsString, u64)>) -> io::Result<()> {
         let work = &mut self.work;
+        let of_wave = about["wave"].as_u64();
+        let is_awaited = |recording: &mut Recording| {
+            matches!(recording.step, Step::Gathered(_)) && of_wave == Some(recording.wave.number)
+        };
         let Some(Recording {
             wave,
             step: Step::Gathered(gathered),
-        }) = work.recording.take()
+        }) = work.recording.take_if(is_awaited)
         else {
             return Ok(());
         };
@@ -237,7 +231,7 @@ impl Agent {
         }
     }
 
-    /// The job can be resumed from the wave: what only older ones need may go.
+    /// The job can be resumed from the wave: files that only older waves need may go.
     fn recorded(&mut self, wave: Wave, bytes: u64) -> io::Result<()> {
         self.work.pin_waves(&(wave.oldest..=wave.number));
         let Some(directory) = self.work.directory() else {
@@ -257,13 +251,24 @@ impl Agent {
         self.send(&ToDispatcher::NotRecorded { number: wave, reason })
     }
 
-    /// What is being written down will not be needed.
+    /// The record that is being written is not needed.
     pub(super) fn give_up_recording(&mut self) {
         let work = &mut self.work;
-        // Where a thread has begun it ends by itself, and nobody hears of it.
+        // A running thread ends by itself; its answer is dropped.
         work.recording = None;
-        if let Some(directory) = work.directory() {
+        if let Some(directory) = work.directory().filter(|_| work.job.nodes.is_none()) {
             suspended::give_up(directory);
         }
+    }
+
+    /// The job cannot be resumed from what has been written down.
+    pub(super) fn forget_record(&mut self) {
+        self.give_up_recording();
+        let work = &mut self.work;
+        if let Some(directory) = work.directory().filter(|_| work.job.nodes.is_none()) {
+            suspended::forget(directory);
+        }
+        // No image stays for it.
+        work.record_ended(RangeInclusive::new(1, 0), true);
     }
 }

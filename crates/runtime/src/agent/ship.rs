@@ -1,24 +1,33 @@
-//! Copies of images of ranks on other nodes, so that the loss of a node does not lose them.
+//! Copies of images on other nodes: the loss of a node does not lose them.
 //!
-//! The image file of a rank is streamed to a *partner*, the agent of another node ([`resurgo_wire::replica`]). That keeps it where its
-//! own image files are, or in memory. The copy counts when all of it is on the partner's disk and the partner has found it to be that
-//! image: the partner itself says so ([`Event::Holds`]). A life on a third node fetches it from there ([`Event::Fetched`]).
+//! The image file of a rank is streamed to *partners*, agents of other nodes ([`resurgo_wire::replica`]), to one after
+//! the other: those that have it send it on. A partner keeps it where its own image files are, or in memory. The copy
+//! counts when the partner reports ([`Event::Holds`]) that all of it is on its disk and is that image. A life on another
+//! node fetches it from there ([`Event::Fetched`]).
 //!
-//! Nothing of this is done by the agent's loop: each partner has a thread here ([`sender`]) with one connection, while there is
-//! something to send; each agent that has connected has one ([`receiver`]). They take a low priority.
+//! The agent's loop does none of this. Each partner has a thread here ([`sender`]) with one connection while there is
+//! something to send; each connected agent has one ([`receiver`]). The threads have a low priority.
 //!
-//! - A connection that breaks is made again, and the stream goes on behind the last part that came whole.
-//! - A partner whose directory has the very file already (a shared file system, several nodes of one machine) says so at once, and
-//!   nothing is sent.
+//! - After a break the sender connects again, and the stream goes on behind the last complete part.
+//! - A partner whose directory has the same file already (shared file system, nodes of one machine) says so, and the
+//!   sender sends nothing.
 //! - A stream is paced ([`pace`]), as ranks have messages to send.
+//!
+//! With parity, one node gets the images of a set, makes pieces from them ([`encode`]), keeps one and sends the others on
+//! in the same way. A lost image is made anew from the others and from pieces ([`rebuild`]).
 
 mod agent_side;
+mod encode;
 mod keeper;
 mod pace;
+mod parity;
 mod party;
+mod piece;
+mod rebuild;
 mod receiver;
 mod sealed;
 mod sender;
+mod shard;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -29,14 +38,20 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, PoisonError};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use resurgo_wire::replica::What;
 
 use crate::stream::Tls;
-use keeper::{Contents, Keeper};
-use party::{Event, Events, Parcel, Party, spawn};
+use encode::Set;
+use keeper::{Contents, Keeper, Parcel};
+pub use keeper::{PIECES, name_of};
+pub use party::Event;
+use party::{Events, Party, spawn};
+pub use piece::piece_in;
 pub use shelf::Shelf;
 
 /// The content is an image.
@@ -66,10 +81,23 @@ pub struct Awaited {
     pub is_ended: bool,
 }
 
-/// What this node does for, and wants of, others.
+/// A set whose pieces are being made here.
+struct Making {
+    set: u64,
+    /// Piece 0 stays on the first of these nodes, this one; piece n goes to the n-th after it.
+    holders: Vec<u32>,
+    /// The set is not wanted any more.
+    is_over: Arc<AtomicBool>,
+}
+
+/// This node's copies for others, and its requests.
 pub struct Copies {
     pub shipping: Shipping,
     pub awaited: Vec<Awaited>,
+    /// Sets whose pieces this node makes or sends.
+    making: Vec<Making>,
+    /// The bytes that this node holds for others, as the dispatcher knows them.
+    told: [u64; 2],
 }
 
 /// The agent's handle of all this.
@@ -82,7 +110,7 @@ pub struct Shipping {
 }
 
 impl Shipping {
-    /// That of node `node`. Other agents find it at `listener`; what they bring goes onto the shelf.
+    /// The sharing of node `node`. Other agents connect to `listener`; their images go onto the shelf.
     pub fn start(
         node: u32,
         key: [u8; 32],
@@ -98,7 +126,10 @@ impl Shipping {
             node,
             key,
             tls,
-            keeper: Arc::new(Keeper::new(node, shelf, contents)),
+            keeper: Arc::new(Keeper::new(node, shelf, contents, piece::PIECES)),
+            streams: Arc::default(),
+            encoding: Arc::default(),
+            rebuilding: Arc::default(),
             events: Events { way, bell },
         };
         Ok(Shipping {
@@ -109,12 +140,12 @@ impl Shipping {
         })
     }
 
-    /// What this node has of others' images.
+    /// This node's copies of others' images, and its pieces.
     pub fn keeper(&self) -> &Keeper {
         &self.party.keeper
     }
 
-    /// The image goes to node `node`, whose agent is at one of these addresses.
+    /// Sends the file to node `node`, whose agent has these addresses.
     pub fn ship(&mut self, parcel: Parcel, node: u32, addresses: &[SocketAddr]) -> io::Result<()> {
         let sender = match self.partners.remove(&node) {
             Some(sender) => sender,
@@ -125,10 +156,44 @@ impl Shipping {
         Ok(())
     }
 
-    /// The image need not go anywhere any more.
-    pub fn give_up(&self, rank: u32, number: u64) {
+    /// Forgets all partners but these: the others are lost.
+    pub fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.partners.retain(|node, _| is_there(*node));
+    }
+
+    /// These files are not sent any more.
+    pub fn give_up(&self, is_over: impl Fn(What) -> bool) {
         let partners = self.partners.values();
-        partners.for_each(|sender| sender.give_up(rank, number));
+        partners.for_each(|sender| sender.give_up(&is_over));
+    }
+
+    /// Makes the pieces of a set, unless `is_over`, and says [`Event::Encoded`].
+    fn encode(&self, set: Set, is_over: Arc<AtomicBool>) -> io::Result<()> {
+        let party = self.party.clone();
+        spawn(move || {
+            let turn = party.encoding.lock().unwrap_or_else(PoisonError::into_inner);
+            let result = encode::encode(&party.keeper, &set, || !is_over.load(Ordering::Relaxed));
+            drop(turn);
+            let (number, set) = (set.number, set.set);
+            party.events.say(Event::Encoded { number, set, result });
+        })
+    }
+
+    /// Makes an image from others of its set, and says [`Event::Rebuilt`].
+    fn rebuild(&self, order: rebuild::Order) -> io::Result<()> {
+        let party = self.party.clone();
+        spawn(move || {
+            let turn = party.rebuilding.lock().unwrap_or_else(PoisonError::into_inner);
+            let (result, defects) = rebuild::rebuild(&party, &order);
+            drop(turn);
+            party.events.say(Event::Rebuilt {
+                rank: order.rank,
+                number: order.number,
+                set: order.set,
+                result,
+                defects,
+            });
+        })
     }
 
     /// Brings the image from the node at one of these addresses, and says [`Event::Fetched`].
@@ -140,14 +205,20 @@ impl Shipping {
         })
     }
 
-    /// What has happened since the last call.
+    /// Has something done by a thread, which answers with an event.
+    pub fn have_done(&self, work: impl FnOnce() -> Event + Send + 'static) -> io::Result<()> {
+        let events = self.party.events.clone();
+        spawn(move || events.say(work()))
+    }
+
+    /// Events since the last call.
     pub fn events(&self) -> Vec<Event> {
         let _ = self.party.events.bell.read();
         self.events.try_iter().collect()
     }
 }
 
-/// Readable when something has happened.
+/// Readable when there are events.
 impl AsFd for Shipping {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.party.events.bell.as_fd()

@@ -1,12 +1,13 @@
 //! Ranks that other ranks ask for while the job runs (MPI_Comm_spawn).
 //!
-//! They are ranks of the job like all others, with the numbers that come next, and make up a world of their own for PMI.
-//! The dispatcher has decided that they are to be started, and what.
+//! They are ranks of the job like all others, with the next numbers, and form a PMI world of their own. The dispatcher
+//! decides that they start, and with which programs.
 
 use std::io;
 
 use resurgo_pmi::Place;
 use resurgo_wire::control::{Job, Program, appnums};
+use resurgo_wire::node_memory::control;
 
 use super::Agent;
 use super::program_file::ProgramFile;
@@ -36,9 +37,17 @@ pub(super) fn place(job: &Job, rank: usize) -> Place {
 }
 
 impl Agent {
-    /// Makes room for what a rank has asked for, which the coordinator has begun behind this.
-    pub(super) fn spawn(&mut self, programs: Vec<Program>, faults: &[(usize, u64)]) -> io::Result<()> {
+    /// Makes room for the ranks that a rank has asked for; the coordinator's orders to begin them follow.
+    pub(super) fn spawn(
+        &mut self,
+        by: usize,
+        programs: Vec<Program>,
+        nodes: &[u32],
+        replaced: &[u32],
+        faults: &[(usize, u64)],
+    ) -> io::Result<()> {
         let work = &mut self.work;
+        let first = work.ranks.len();
         let first_program = work.job.programs.len();
         let ranks = appnums(&programs)
             .into_iter()
@@ -46,8 +55,23 @@ impl Agent {
         work.ranks.extend(ranks);
         work.program_files.extend(programs.iter().map(ProgramFile::hold));
         work.job.programs.extend(programs);
-        // Whoever sends to a new rank, or looks for what it has sent, must know of it first.
-        work.memory.set_ranks(work.ranks.len())?;
+        if work.job.survives() {
+            for rank in first..work.ranks.len() {
+                work.memory.set_control(rank, control::SPAWNED_BY, by as u64 + 1)?;
+            }
+            for (rank, of) in (first..).zip(replaced) {
+                work.memory.set_control(rank, control::REPLACES, u64::from(*of) + 1)?;
+            }
+        }
+        // Ranks must know of a new rank before they send to it or read its messages.
+        let tell = || work.memory.set_ranks(work.ranks.len());
+        if let Some(plan) = &mut work.job.nodes {
+            plan.of_rank.extend(nodes);
+        }
+        match work.job.nodes.as_ref().zip(work.net.as_mut()) {
+            Some((plan, net)) => net.grow(plan, tell)?,
+            None => tell()?,
+        }
         for (rank, messages) in faults {
             work.ranks[*rank].fault_at_messages = *messages;
         }
@@ -68,6 +92,8 @@ mod tests {
             environment: Vec::new(),
             directory: "/".into(),
             is_plain: false,
+            survives: false,
+            modes: None,
             world,
         };
         let mut job = super::super::node::tests::job();

@@ -1,33 +1,32 @@
-//! The image files of a job: one directory, in which every rank has at most two complete files, and one that is being
-//! written or is about to be written over. Where they are only for other nodes they are in memory instead.
+//! The image files of a job, in one directory. Each rank has at most two complete files, and a third to write, or write
+//! over. If only other nodes need them, they are in memory instead. Where messages are logged, the log that an image of
+//! a wave needs is in a second file, which goes with it.
 //!
-//! A file has a temporary name until everything in it is on the disk; then it is renamed. So a file with its own name is
-//! complete, or has been damaged since.
+//! A file has a temporary name until all of it is on the disk; then it is renamed. So a file with its own name is
+//! complete, or was damaged later.
 //!
-//! The directory is the user's own ([`own_directory`](crate::own_directory)) and everything is done by its descriptor: whoever may exchange
-//! it or plant links has no say in what is written over or read. What the files hold is authenticated: images by their digests, which the
-//! agent remembers; the others by the key that lies in the directory ([`suspended::KEY`]).
+//! The directory is the user's own ([`own_directory`](resurgo_store::own_directory)) and is used by its descriptor: exchanging
+//! it or planting links gives no say in what is written or read. Digests, which the agent remembers, authenticate
+//! images. The key in the directory ([`suspended::KEY`]) authenticates the other files.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::OFlag;
-use resurgo_wire::control::{JobDirectory, Sight};
+use resurgo_wire::control::{JobDirectory, Piece, Sight};
+use resurgo_wire::replica::Offer;
 
-use super::ship::Shelf;
+use super::ship::{PIECES, Shelf, name_of, piece_in};
+use crate::job_key::{seal, unseal};
 use crate::note;
-use crate::own_directory::{self, Directory, Trust};
-use crate::suspended::{self, Key};
-use crate::sys::random;
-
-/// Beginning of the names of files with what is in transit in a wave; its number follows.
-const WAVE: &str = "in-transit-";
+use crate::suspended::{self, Key, transit};
+use resurgo_store::own_directory::{self, Directory, Trust};
 
 /// The place of a job's image files.
 pub struct Store {
@@ -36,16 +35,24 @@ pub struct Store {
     keep: bool,
     /// The number of this node, where there are several.
     node: Option<u32>,
-    /// It is the dispatcher's directory, too, which sees to its end.
+    /// The dispatcher has the same directory and removes it.
     is_dispatchers: bool,
     /// This process has made the directory.
     is_new: bool,
-    /// Files that the job can be resumed from, with the ranks whose images they are.
+    /// Files that the job can be resumed from, with the ranks of the images.
     pinned: HashMap<OsString, Option<usize>>,
+    /// Files that are being copied to places, and by how many copiers.
+    copied: HashMap<OsString, usize>,
     /// The waves that the job can be resumed from.
     waves: RangeInclusive<u64>,
-    /// Keeps others from resuming the job meanwhile.
+    /// Keeps other runs from resuming the job.
     _locks: Vec<File>,
+}
+
+/// See [`Store::logs`].
+pub struct Logs {
+    shelf: Shelf,
+    key: Key,
 }
 
 impl Store {
@@ -70,12 +77,13 @@ impl Store {
             is_dispatchers: false,
             is_new: false,
             pinned: HashMap::new(),
+            copied: HashMap::new(),
             waves: RangeInclusive::new(1, 0),
             _locks: locks,
         }
     }
 
-    /// The directory of a job on several nodes, as this one sees it. It is made unless it is there.
+    /// The directory of a job on several nodes, as this one sees it. Makes it if it is missing.
     pub fn on_node(place: &JobDirectory, node: u32) -> io::Result<Store> {
         let path = Path::new(&place.path);
         let (above, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
@@ -112,18 +120,34 @@ impl Store {
         self.keep = keep;
     }
 
-    /// What it holds of images, and whose it is.
+    /// Which directory this is, and which images and logs it has.
     pub fn sight(&self) -> Sight {
-        let names = self.shelf.names().into_iter().filter(|name| note::is_file_name(name));
+        let names = self.shelf.names().into_iter();
+        let names = names.filter(|name| note::is_file_name(&note::image_of(name)));
         Sight {
+            pieces: self.pieces().into_iter().map(|(piece, _)| piece).collect(),
             is_shared: self.is_dispatchers,
             images: names.filter_map(|name| name.into_string().ok()).collect(),
         }
     }
 
-    /// Without a directory: nothing outlives this process.
-    pub fn in_memory() -> io::Result<Store> {
-        Ok(Store::new(Shelf::in_memory(), random()?, Vec::new(), false))
+    /// The pieces of parity whose heads are right, and what others must know of each.
+    pub fn pieces(&self) -> Vec<(Piece, Offer)> {
+        let names = self.shelf.names().into_iter();
+        let pieces = names.filter(|name| name.as_encoded_bytes().starts_with(PIECES.as_bytes()));
+        pieces
+            .filter_map(|name| piece_in(&self.shelf.open(&name).ok()?))
+            .collect()
+    }
+
+    /// The job can be resumed from this wave.
+    pub fn has_pinned(&self, wave: u64) -> bool {
+        self.waves.contains(&wave)
+    }
+
+    /// Without a directory: nothing outlives this process. `key`: that of the job.
+    pub fn in_memory(key: Key) -> Store {
+        Store::new(Shelf::in_memory(), key, Vec::new(), false)
     }
 
     pub fn directory(&self) -> Option<&Directory> {
@@ -133,7 +157,7 @@ impl Store {
         }
     }
 
-    /// The directory, for what is in no memory.
+    /// The directory; an error for a store in memory.
     fn lasting(&self) -> io::Result<&Directory> {
         self.directory().ok_or(io::ErrorKind::Unsupported.into())
     }
@@ -149,7 +173,7 @@ impl Store {
         directory.join(name)
     }
 
-    /// What is synced when a file has its name.
+    /// The file to sync once a file has its name.
     pub fn to_sync(&self, name: &OsStr) -> io::Result<File> {
         match &self.shelf {
             Shelf::Directory(directory) => directory.file().try_clone(),
@@ -161,10 +185,12 @@ impl Store {
         &self.key
     }
 
-    /// The rank, number and name of these images: the job can be resumed from their files, so they stay, with what was in transit in
-    /// the waves that they are parts of. Those that stayed before go, unless a life of this run may begin from them.
+    /// Pins these images (rank, number, name), and the transit files of their waves: the job can be resumed from them.
+    /// Unpins former ones, which go unless a life of this run may begin from them.
     pub fn pin(&mut self, files: Vec<(usize, u64, OsString)>, is_used: impl Fn(&OsStr) -> bool) {
-        let beside = files.iter().map(|(_, number, _)| (in_transit(*number), None));
+        // On several nodes the dispatcher has it.
+        let with_transit = files.iter().filter(|_| self.node.is_none());
+        let beside = with_transit.map(|(_, number, _)| (transit::name(*number), None));
         let pinned = beside.collect::<HashMap<_, _>>().into_iter();
         let pinned = pinned.chain(files.into_iter().map(|(rank, _, name)| (name, Some(rank))));
         let former = std::mem::replace(&mut self.pinned, pinned.collect());
@@ -183,28 +209,32 @@ impl Store {
         self.waves = waves;
     }
 
-    /// Files of other ranks stay as long as their own nodes want.
+    /// Other nodes decide about the files of their ranks.
     pub fn pin_only(&mut self, is_here: impl Fn(usize) -> bool) {
         self.pinned.retain(|_, rank| rank.is_none_or(&is_here));
     }
 
-    /// A file has become one of this node.
+    /// A file now belongs to this node.
     pub fn adopted(&mut self, rank: usize, number: u64, name: &OsStr) {
         if self.waves.contains(&number) {
             self.pinned.insert(name.to_owned(), Some(rank));
         }
     }
 
-    /// Removes image files that nothing can be resumed from.
+    /// Removes image files that nothing can be resumed from, and their logs.
     pub fn remove_others(&self) {
         for name in self.shelf.names() {
-            if name.as_encoded_bytes().starts_with(b"rank-") && !self.pinned.contains_key(&name) {
+            let is_pinned = self.pinned.contains_key(&note::image_of(&name));
+            if name.as_encoded_bytes().starts_with(b"rank-") && !is_pinned {
                 self.shelf.remove(&name);
             }
         }
+        let pieces = self.pieces().into_iter();
+        let gone = pieces.filter(|(piece, _)| !self.waves.contains(&piece.number));
+        gone.for_each(|(_, offer)| self.shelf.remove(&name_of(offer.what)));
     }
 
-    /// The file over which the next image of a rank is written, if there is one.
+    /// The file that the next image of a rank is written over, if there is one.
     pub fn former(&self, rank: usize) -> io::Result<File> {
         self.shelf.open(self.spare(rank).as_ref())
     }
@@ -214,9 +244,28 @@ impl Store {
         self.shelf.open(name)
     }
 
+    /// What images need of the logs of their ranks, also for a thread.
+    pub fn logs(&self) -> Logs {
+        Logs {
+            shelf: self.shelf.clone(),
+            key: self.key,
+        }
+    }
+
+    /// The same, sealed, as other nodes get and keep it.
+    pub fn sealed_log(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        self.shelf.read(&note::log_of(name))
+    }
+
+    /// So many bytes are that.
+    pub fn length_of_log(&self, name: &OsStr) -> io::Result<u64> {
+        let log = self.shelf.open(&note::log_of(name))?;
+        log.metadata().map(|about| about.len())
+    }
+
     /// Opens the file for the next image of a rank, and writes the page of its note.
     pub fn begin(&self, rank: usize, page: &[u8]) -> io::Result<File> {
-        // One that is there already has its room on the disk, or in memory.
+        // A spare file has its room on the disk, or in memory, already.
         let new = self.temporary(rank);
         let _ = self.shelf.rename(self.spare(rank).as_ref(), new.as_ref());
         let file = self.shelf.open_to_write(new.as_ref())?;
@@ -224,8 +273,8 @@ impl Store {
         Ok(file)
     }
 
-    /// Adds the `rest` of its note to the file that has been written, and gives it its own name. Returns that, its length, and the file
-    /// if it is not all on the disk.
+    /// Appends the `rest` of its note to the written file and gives it its own name. Returns the name, the length, and
+    /// the file if it is not all on the disk.
     pub fn complete(&self, rank: usize, number: u64, rest: &[u8]) -> io::Result<(OsString, u64, Option<File>)> {
         let mut unsynced = None;
         if !rest.is_empty() {
@@ -244,62 +293,57 @@ impl Store {
         if self.pinned.contains_key(name) {
             return;
         }
-        // It was removed by somebody else, or cannot be: then it is removed with the directory.
+        self.shelf.remove(&note::log_of(name));
+        if self.copied.contains_key(name) {
+            // Whoever copies it has it open, and must not read another image.
+            return self.shelf.remove(name);
+        }
+        // If the file is missing or cannot be renamed, it goes with the directory.
         let _ = self.shelf.rename(name, self.spare(rank).as_ref());
+    }
+
+    /// A thread copies these files to a place: nothing is written over them.
+    pub fn copying(&mut self, names: &[OsString]) {
+        for name in names {
+            *self.copied.entry(name.clone()).or_insert(0) += 1;
+        }
+    }
+
+    /// It has, or has failed.
+    pub fn end_copying(&mut self, names: &[OsString]) {
+        for name in names {
+            if let Some(copiers) = self.copied.get_mut(name) {
+                *copiers -= 1;
+            }
+        }
+        self.copied.retain(|_, copiers| *copiers > 0);
     }
 
     /// There is a file with what is in transit in a wave.
     pub fn has_in_transit(&self, wave: u64) -> bool {
         self.directory()
-            .is_some_and(|directory| directory.has(in_transit(wave)))
+            .is_some_and(|directory| directory.has(transit::name(wave)))
     }
 
     /// That file.
     pub fn open_in_transit(&self, wave: u64) -> io::Result<File> {
-        Ok(self.lasting()?.open_file(in_transit(wave), OFlag::O_RDONLY)?)
+        Ok(self.lasting()?.open_file(transit::name(wave), OFlag::O_RDONLY)?)
     }
 
-    /// What it holds, as [`Store::write_in_transit`] has written it.
+    /// Its contents, as [`Store::write_in_transit`] wrote them.
     pub fn read_in_transit(&self, wave: u64) -> io::Result<Vec<u8>> {
-        let mut bytes = self.lasting()?.read(in_transit(wave))?;
-        let wrong = || {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is damaged, or not what this job has written there",
-            )
-        };
-        let at = bytes.len().checked_sub(blake3::OUT_LEN).ok_or_else(wrong)?;
-        let mac = bytes.split_off(at);
-        match blake3::keyed_hash(&self.key, &bytes) == *mac.as_slice() {
-            true => Ok(bytes),
-            false => Err(wrong()),
-        }
+        transit::read(self.lasting()?, &self.key, wave)
     }
 
     /// Writes it. It may not be on the disk yet.
-    pub fn write_in_transit(&self, wave: u64, bytes: &[u8]) -> io::Result<()> {
-        let new = "in-transit.new";
-        let directory = self.lasting()?;
-        let _ = directory.remove(new);
-        let file = directory.open_file(new, OFlag::O_WRONLY | OFlag::O_CREAT)?;
-        let mac = blake3::keyed_hash(&self.key, bytes);
-        let length = (bytes.len() + blake3::OUT_LEN) as i64;
-        // A disk that has no room says so here.
-        let room = nix::fcntl::posix_fallocate(&file, 0, length).map_err(io::Error::from);
-        let written = room
-            .and_then(|()| file.write_all_at(bytes, 0))
-            .and_then(|()| file.write_all_at(mac.as_bytes(), bytes.len() as u64));
-        let named = written.and_then(|()| directory.rename(new, in_transit(wave)));
-        if named.is_err() {
-            let _ = directory.remove(new);
-        }
-        named
+    pub fn write_in_transit(&self, wave: u64, bytes: Vec<u8>) -> io::Result<()> {
+        transit::write(self.lasting()?, &self.key, wave, bytes).map(|_| ())
     }
 
     /// Removes those of other waves than `stay`.
     pub fn remove_in_transit(&self, stay: &[u64]) {
         for name in self.shelf.names() {
-            let number = name.to_str().and_then(|name| name.strip_prefix(WAVE)?.parse().ok());
+            let number = transit::wave_of(&name);
             if number.is_some_and(|number| !stay.contains(&number)) && !self.pinned.contains_key(&name) {
                 self.shelf.remove(&name);
             }
@@ -317,8 +361,8 @@ impl Store {
         self.shelf.remove(self.temporary(rank).as_ref());
     }
 
-    /// Ends with the job: its files go when it has ended well, unless they are to be kept. A program that has come to its end
-    /// cannot be resumed.
+    /// Ends with the job: removes the files of a job that ended well, unless they are to be kept. A program that has
+    /// come to its end cannot be resumed.
     pub fn close(self, finished: bool, well: bool) {
         let Shelf::Directory(directory) = &self.shelf else {
             return;
@@ -338,6 +382,26 @@ impl Store {
     }
 }
 
+impl Logs {
+    /// Writes what image `name` needs. It may not be on the disk yet.
+    pub fn write(&self, name: &OsStr, mut log: Vec<u8>) -> io::Result<File> {
+        seal(&self.key, &mut log);
+        let mut file = self.shelf.new_file(&note::log_of(name))?;
+        file.write_all(&log)?;
+        Ok(file)
+    }
+
+    /// What image `name` needs.
+    pub fn read(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        unseal(&self.key, self.shelf.read(&note::log_of(name))?)
+    }
+
+    /// There will be no such image.
+    pub fn remove(&self, name: &OsStr) {
+        self.shelf.remove(&note::log_of(name));
+    }
+}
+
 impl Store {
     fn temporary(&self, rank: usize) -> String {
         self.named(rank, "new")
@@ -354,8 +418,4 @@ impl Store {
             None => format!("rank-{rank}.{what}"),
         }
     }
-}
-
-fn in_transit(wave: u64) -> OsString {
-    format!("{WAVE}{wave}").into()
 }

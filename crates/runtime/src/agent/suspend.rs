@@ -1,8 +1,8 @@
-//! Suspending a job, and going on with one that was suspended or interrupted.
+//! Suspending a job, and resuming a suspended or interrupted one.
 //!
-//! All ranks are killed at one moment. With their image files, logs and records they can go on from there, exactly as if all had
-//! failed at once; so what is written down is what the agent holds for them: the node memory, the spill file and their image files;
-//! and the dispatcher's part, with its ledger and the standard input so far. See `record.rs` for what is written while they run.
+//! The agent kills all ranks at one moment. They can go on from their image files, logs and records, as if all had
+//! failed at once. The agent writes down the node memory, the spill file and the list of image files. The dispatcher
+//! adds its ledger and the standard input so far. See `record.rs` for the record that is written while they run.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -17,18 +17,17 @@ use serde_json::Value;
 use super::files::ImageFile;
 use super::ranks::Rank;
 use super::store::Store;
-use super::wave_logs::WaveLog;
 use super::{Agent, Work};
-use crate::own_directory::Directory;
 use crate::suspended::ranks::{FileState, RankState};
 use crate::suspended::{self, About, Header, Reader, Section, Writer};
+use resurgo_store::own_directory::Directory;
 
 /// How far the suspension of a job has come.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Halt {
     #[default]
     No,
-    /// All ranks have been killed, and some of them have not ended.
+    /// All ranks are killed, and some have not ended yet.
     Ending,
     /// No rank has a process.
     Done,
@@ -38,13 +37,10 @@ pub(super) enum Halt {
 #[derive(Serialize, Deserialize)]
 pub(super) struct State {
     pub ranks: Vec<RankState>,
-    /// What leads to the logs that a wave needs, where the node memory is not in the file as a whole.
-    #[serde(default)]
-    pub logs: Vec<WaveLog>,
 }
 
 impl Work {
-    /// Where image files, and what else a later run needs, are on a disk.
+    /// The directory, on a disk, of image files and all else that a later run needs.
     pub(super) fn directory(&self) -> Option<&Directory> {
         self.store.as_ref()?.directory()
     }
@@ -56,7 +52,6 @@ impl Work {
     pub(super) fn state(&self) -> State {
         State {
             ranks: self.ranks.iter().map(Rank::state).collect(),
-            logs: Vec::new(),
         }
     }
 
@@ -99,13 +94,13 @@ impl Agent {
         }
         work.halt = Halt::Done;
         for rank in 0..work.ranks.len() {
-            // Also of ranks that have finished and whose children may still print.
+            // Also for finished ranks whose children may still print.
             self.drain_and_close(rank)?;
         }
         self.send(&ToDispatcher::Halted)
     }
 
-    /// Writes the file from which the job can be resumed. If that cannot be, the ranks go on.
+    /// Writes the file from which the job can be resumed. If that fails, the ranks go on.
     pub(super) fn suspend(&mut self, about: Value, input: Option<&OsStr>) -> io::Result<()> {
         self.give_up_recording();
         let work = &self.work;
@@ -134,13 +129,13 @@ impl Agent {
         }
     }
 
-    /// None: somebody has ended the job meanwhile.
+    /// None: the job is being ended.
     fn write_state(&mut self, about: Value, input: Option<&OsStr>) -> io::Result<Option<u64>> {
         let work = &self.work;
         let Some(store) = &work.store else { return Ok(None) };
         let mut writer = work.begin_writing(store, about, input)?;
         while writer.step()? {
-            // This may take long, and the dispatcher may have something to say.
+            // Writing may take long, and the dispatcher may have messages.
             if !self.control_event()? || self.ending.is_some() {
                 return Ok(None);
             }
@@ -153,7 +148,7 @@ impl Agent {
         Ok(Some(bytes))
     }
 
-    /// The job is ours: what the coordinator has to know to go on with it.
+    /// The job is ours: tells the coordinator what it needs to go on with it.
     pub(super) fn tell_what_is_resumed(&mut self) -> io::Result<()> {
         let work = &self.work;
         let numbers = work.files_of(|_| true).into_iter().map(|(_, number, _)| number);
@@ -167,7 +162,7 @@ impl Agent {
 }
 
 impl Rank {
-    /// What the coordinator is to know of it.
+    /// The rank's part of that.
     fn former(&self) -> Former {
         Former {
             asked: self.images.asked,
@@ -180,7 +175,8 @@ impl Rank {
 }
 
 impl Work {
-    /// What is known of the job that was suspended in `directory`, unless somebody else resumes it: then what the dispatcher is told.
+    /// Reads the job that was suspended in `directory`; if another run has it, or it cannot be read, returns the
+    /// message to send.
     pub(super) fn resume(
         job: Job,
         directory: &Path,
@@ -189,7 +185,7 @@ impl Work {
     ) -> Result<Work, Box<ToDispatcher>> {
         let failed = |reason| Box::new(ToDispatcher::Failed { reason });
         let reader = Reader::open(directory, id).map_err(|error| match error {
-            // It was there when we were told: another run has it, or has brought it to its end already.
+            // The job was there when we got the order: another run has it, or has ended it.
             suspended::Error::InUse(_) | suspended::Error::Nothing(_) => {
                 let reason = error.to_string();
                 Box::new(ToDispatcher::ResumedElsewhere { reason })
@@ -207,13 +203,15 @@ impl Work {
 
 fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -> Result<Work, String> {
     let header = reader.header();
+    // The file holds no node memory.
+    let is_of_wave = header.about.wave.is_some() || !header.about.nodes.is_empty();
     let state: State = serde_json::from_value(header.agent.clone()).map_err(|error| {
         format!(
             "{}: another version of resurgo has written it: {error}",
             directory.display()
         )
     })?;
-    // Ranks of a resumed job begin from images, but those which they spawn need the program files.
+    // Ranks of a resumed job begin from images, but ranks that they spawn need the program files.
     let mut work = Work::without_ranks(job, state.ranks.len())?;
     let spool = input.map(|path| OpenOptions::new().write(true).open(path)).transpose();
     let spool = spool.map_err(|error| format!("cannot keep standard input: {error}"))?;
@@ -221,20 +219,22 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
     section(Some(work.memory.file()))?;
     work.memory
         .forget_costs(state.ranks.len())
-        .and_then(|()| work.memory.put_logs(&state.logs))
         .map_err(|error| format!("cannot use the node memory: {error}"))?;
     section(work.spill.as_ref())?;
     let length = section(spool.as_ref())?;
     if let Some(spool) = spool {
-        // The last of it may be zeros, which are in no file.
+        // Zeros at the end are in no file.
         let is_whole = spool.set_len(length);
         is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
     work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
+    work.ranks
+        .iter_mut()
+        .for_each(|rank| rank.images.lacks_log = is_of_wave);
     work.store = Some(store);
-    // An interrupted run may have left some that are of no use.
+    // An interrupted run may have left useless files.
     work.pin_files();
     Ok(work)
 }

@@ -1,8 +1,8 @@
-//! Of logs and records in the node memory, the parts that a wave needs when nothing else is left of the memory: in each channel what was
-//! under way, from the segment that the receiver's image reads to the last message that the sender's image has sent; and the segment in
-//! which the record of each image goes on.
+//! The parts of logs and records that a wave needs when the rest of the node memory is lost: what was under way in each
+//! channel, and the segment where each image continues its record. A channel's part goes from the segment that the
+//! receiver's image reads to the last message of the sender's image.
 //!
-//! What lies there was written before the wave and does not change before two later waves are in files, so ranks may run meanwhile.
+//! These parts were written before the wave and stay until two later waves are in files, so ranks may run meanwhile.
 //! Segments keep their places and serials, which images know.
 
 use std::collections::HashMap;
@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::in_transit::damaged;
 use super::node::NodeMemory;
+use super::packed::{self, kind_of};
 
-/// The words of a rank's arena that lead to what is kept of it.
+/// The words of a rank's arena that lead to its kept parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaveLog {
     next_serial: u64,
@@ -29,14 +30,14 @@ pub struct WaveLog {
     slot: usize,
     /// Destination and first segment of each channel that has one.
     channels: Vec<(usize, u64)>,
-    /// Messages that had been sent on each of these channels.
+    /// Messages sent on each of these channels.
     #[serde(default)]
     sent: Vec<u64>,
-    /// References of all segments that are kept.
+    /// References of all kept segments.
     segments: Vec<u64>,
 }
 
-/// What a wave needs of one rank's arena, away from it: where it lies in the memory, and the bytes.
+/// A copy of what a wave needs of one rank's arena: places in the memory, and bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOfWave {
     log: WaveLog,
@@ -44,57 +45,37 @@ pub struct LogOfWave {
 }
 
 impl LogOfWave {
-    pub fn encode(&self) -> io::Result<Vec<u8>> {
+    /// `image`: the rank and number of the image that needs it.
+    pub fn encode(&self, image: (usize, u64)) -> io::Result<Vec<u8>> {
         let places: Vec<(usize, usize)> = self.parts.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
-        let head = serde_json::to_vec(&(&self.log, places))?;
-        let mut all = (head.len() as u64).to_le_bytes().to_vec();
-        all.extend(head);
-        self.parts.iter().for_each(|(_, bytes)| all.extend_from_slice(bytes));
-        Ok(all)
+        packed::pack(
+            &(image, &self.log, places),
+            self.parts.iter().map(|(_, bytes)| &bytes[..]),
+        )
     }
 
     /// # Errors
-    /// That is no such thing.
-    pub fn decode(all: &[u8]) -> io::Result<LogOfWave> {
-        let short = || damaged("the log of an image is too short");
-        let (length, rest) = all.split_first_chunk::<8>().ok_or_else(short)?;
-        let head = usize::try_from(u64::from_le_bytes(*length)).ok();
-        let (head, mut rest) = head.and_then(|head| rest.split_at_checked(head)).ok_or_else(short)?;
-        let (log, places): (WaveLog, Vec<(usize, usize)>) = serde_json::from_slice(head)?;
-        let mut parts = Vec::new();
-        for (at, length) in places {
-            let bytes;
-            (bytes, rest) = rest.split_at_checked(length).ok_or_else(short)?;
-            parts.push((at, bytes.to_vec()));
-        }
+    /// The bytes are not a log, or belong to another image.
+    pub fn decode(all: &[u8], image: (usize, u64)) -> io::Result<LogOfWave> {
+        type Head = ((usize, u64), WaveLog, Vec<(usize, usize)>);
+        let ((of, log, places), mut parts) = packed::unpack::<Head>(all)?;
+        packed::is_of(of, image)?;
+        let part = |(at, length)| Ok((at, parts.next(length)?));
+        let parts = places.into_iter().map(part).collect::<io::Result<_>>()?;
         Ok(LogOfWave { log, parts })
     }
 }
 
-/// Where the part of a segment ends that lies before a wave.
+/// The end of the part of a segment that lies before a wave.
 struct Part {
     end: usize,
-    /// The next segment that holds something of it.
+    /// The next segment with such a part.
     next: u64,
 }
 
 impl NodeMemory {
-    /// What is needed of each rank's arena for the wave whose cursors are in `slots`, one of each rank, and where that lies in the
-    /// memory, in order.
-    ///
-    /// # Errors
-    /// A rank has written something else than it should.
-    pub fn logs_of_wave(&self, slots: &[usize]) -> io::Result<(Vec<WaveLog>, Vec<Range<u64>>)> {
-        let mut needed = Vec::new();
-        let slots: Vec<Option<usize>> = slots.iter().copied().map(Some).collect();
-        let logs = (0..slots.len()).map(|rank| self.log_of_wave(rank, &slots, &mut needed));
-        let logs = logs.collect::<io::Result<Vec<_>>>()?;
-        needed.sort_unstable_by_key(|part: &Range<u64>| part.start);
-        Ok((logs, needed))
-    }
-
-    /// The same of one rank, with the bytes. Where the slot of a rank is not known that has the cursors of its image, what has been sent to
-    /// it and is still there counts as needed.
+    /// Copies what the wave with cursors in `slots`, one per rank, needs of a rank's arena. Where a slot is not known,
+    /// all messages to that rank that are still there count as needed.
     ///
     /// # Errors
     /// A rank has written something else than it should, or has no image of the wave.
@@ -110,7 +91,7 @@ impl NodeMemory {
         Ok(LogOfWave { log, parts })
     }
 
-    /// Puts it into the rank's arena, which is empty.
+    /// Puts a log into the rank's empty arena.
     pub fn put_log(&self, rank: usize, log: &LogOfWave) -> io::Result<()> {
         let start = self.layout.arena(rank) + self.layout.segments();
         let end = start + self.layout.log_segments * SEGMENT;
@@ -123,7 +104,7 @@ impl NodeMemory {
         self.put_words(rank, &log.log)
     }
 
-    /// The slot in which a rank's image `number` has its cursors, as far as that has come here.
+    /// The slot with the cursors of a rank's image `number`, as far as it has come here.
     pub fn slot_of_image(&self, rank: usize, number: u64) -> io::Result<Option<usize>> {
         let numbers = self.table(self.layout.arena(rank) + arena::IMAGE_NUMBERS.at, arena::IMAGE_SLOTS)?;
         Ok(numbers.into_iter().position(|known| known == number))
@@ -160,7 +141,7 @@ impl NodeMemory {
         let mut channels = Vec::new();
         let sent = self.table(arena + self.layout.announced(), slots.len())?;
         for (destination, sent) in sent.into_iter().enumerate().filter(|(_, sent)| *sent > 0) {
-            let head = self.read_u64(arena + arena::CHANNELS + destination * 8)?;
+            let head = self.read_u64(self.channel_word(rank, destination))?;
             let cursors = slots[destination].map(|slot| self.layout.arena(destination) + self.layout.cursors(slot));
             let serial = cursors.map_or(Ok(0), |cursors| self.read_u64(cursors + rank * 8))?;
             let mut at = match serial {
@@ -186,12 +167,7 @@ impl NodeMemory {
     fn before_wave(&self, segments: usize, slot: usize, sent: u64) -> io::Result<Part> {
         let mut segment = vec![0; SEGMENT];
         self.read(&mut segment, segments + slot * SEGMENT)?;
-        let word = |at: usize| {
-            let bytes = segment.get(at..).and_then(|rest| rest.first_chunk::<8>());
-            bytes
-                .map(|bytes| u64::from_le_bytes(*bytes))
-                .ok_or_else(|| damaged("a log goes beyond its segment"))
-        };
+        let word = |at: usize| packed::word(&segment, at);
         let (mut begun, mut place) = (word(0)?, ALIGN);
         loop {
             let mark = Mark(word(place)?);
@@ -218,18 +194,12 @@ impl NodeMemory {
         }
     }
 
-    /// Puts these words into an empty memory whose segments are there.
-    pub fn put_logs(&self, logs: &[WaveLog]) -> io::Result<()> {
-        let mut logs = logs.iter().enumerate();
-        logs.try_for_each(|(rank, log)| self.put_words(rank, log))
-    }
-
     fn put_words(&self, rank: usize, log: &WaveLog) -> io::Result<()> {
         let arena = self.layout.arena(rank);
         self.set_arena(rank, arena::NEXT_SERIAL, log.next_serial)?;
         self.set_arena(rank, arena::SLOTS_TAKEN, log.taken)?;
         self.set_arena(rank, arena::DETERMINANTS, log.record)?;
-        // The wave may be returned to again.
+        // Ranks may return to the wave again.
         self.set_arena(
             rank,
             arena::RECORD_CURSORS.item(log.slot % arena::IMAGE_SLOTS),
@@ -237,7 +207,7 @@ impl NodeMemory {
         )?;
         let sent = log.sent.iter().copied().chain(std::iter::repeat(u64::MAX));
         for ((destination, first), sent) in log.channels.iter().zip(sent) {
-            self.write_u64(arena + arena::CHANNELS + destination * 8, *first)?;
+            self.write_u64(self.channel_word(rank, *destination), *first)?;
             self.write_u64(arena + self.layout.announced() + destination * 8, sent)?;
         }
         for reference in &log.segments {
@@ -248,32 +218,12 @@ impl NodeMemory {
     }
 }
 
-/// None: there is no entry yet.
-fn kind_of(mark: Mark) -> io::Result<Option<Kind>> {
-    match mark.0 & 0xff {
-        0 => Ok(None),
-        kind if kind as usize <= entry::KINDS.len() => Ok(Some(mark.kind())),
-        _ => Err(damaged("a log has an entry of no kind")),
-    }
-}
-
-/// What of a file of `length` bytes is not in `needed`, which is in order.
-pub fn all_but(needed: &[Range<u64>], length: u64) -> Vec<Range<u64>> {
-    let starts = std::iter::once(0).chain(needed.iter().map(|part| part.end));
-    let ends = needed.iter().map(|part| part.start).chain(std::iter::once(length));
-    starts
-        .zip(ends)
-        .map(|(start, end)| start..end)
-        .filter(|part| !part.is_empty())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::agent::node::tests::job;
 
-    /// A segment of rank 0's log: what it begins with, and entries (kind and payload bytes, or the segment that follows).
+    /// A segment of rank 0's log: its first word, and entries (kind and payload bytes, or the segment that follows).
     fn put_segment(memory: &NodeMemory, serial: u64, slot: usize, begun: u64, entries: &[(Kind, u64)]) -> usize {
         let arena = memory.layout.arena(0);
         let start = arena + memory.layout.segments() + slot * SEGMENT;
@@ -306,7 +256,8 @@ mod tests {
         let (arena, layout) = (memory.layout.arena(0), memory.layout);
         memory.set_arena(0, arena::SLOTS_TAKEN, 5).unwrap();
         memory.set_arena(0, arena::NEXT_SERIAL, 9).unwrap();
-        // Messages 1 and 2, which the receiver's image has read; 3, which goes on in the next segment; 4, sent after the wave.
+        // The receiver's image has read messages 1 and 2; message 3 continues in the next segment; the sender sent 4
+        // after the wave.
         let [old, first, second, third] =
             [(3, 2), (5, 0), (6, 4), (7, 1)].map(|(serial, slot)| nm::reference(serial, slot));
         put_segment(&memory, 3, 2, 0, &[(Tagged, 100), (Tagged, 100), (Jump, first)]);
@@ -316,34 +267,31 @@ mod tests {
         memory.write_u64(arena + arena::CHANNELS + 8, old).unwrap();
         memory.write_u64(arena + layout.announced() + 8, 3).unwrap();
         memory.write_u64(layout.arena(1) + layout.cursors(6), 5).unwrap();
-        let (logs, needed) = memory.logs_of_wave(&[1, 6]).unwrap();
+        let both = [Some(1), Some(6)];
         let nothing = WaveLog {
             slot: 6,
             ..WaveLog::default()
         };
-        assert_eq!(logs[1], nothing);
+        assert_eq!(memory.take_log(1, &both).unwrap().log, nothing);
+        let needed = memory.take_log(0, &both).unwrap();
         assert_eq!(
-            (&logs[0].channels, &logs[0].segments),
+            (&needed.log.channels, &needed.log.segments),
             (&vec![(1, first)], &vec![first, second])
         );
-        let start = |slot: usize| (arena + layout.segments() + slot * SEGMENT) as u64;
-        let expected = [
-            start(0)..start(0) + (first_end + ALIGN) as u64,
-            start(4)..start(4) + second_end as u64,
-        ];
-        assert_eq!(needed, expected);
-        let total = layout.total() as u64;
-        assert_eq!(all_but(&needed, total)[1], needed[0].end..needed[1].start);
+        let start = |slot: usize| arena + layout.segments() + slot * SEGMENT;
+        let parts: Vec<(usize, usize)> = needed.parts.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        assert_eq!(parts, [(start(0), first_end + ALIGN), (start(4), second_end)]);
 
-        // Where nobody knows the receiver's cursors all that is there counts, and what comes back may be taken again.
+        // Without the receiver's cursors all that is there counts, and the restored log can be copied again.
         memory.set_arena(0, arena::RECORD_CURSORS.item(1), third).unwrap();
         let other = NodeMemory::create(&job(), 2).unwrap();
         for (slots, segments) in [([Some(1), Some(6)], 3), ([Some(1), None], 4)] {
             let taken = memory.take_log(0, &slots).unwrap();
             assert_eq!(taken.log.segments.len(), segments);
-            let bytes = taken.encode().unwrap();
-            assert_eq!(LogOfWave::decode(&bytes).unwrap(), taken);
-            assert!(LogOfWave::decode(&bytes[..bytes.len() - 1]).is_err());
+            let bytes = taken.encode((0, 3)).unwrap();
+            assert_eq!(LogOfWave::decode(&bytes, (0, 3)).unwrap(), taken);
+            assert!(LogOfWave::decode(&bytes, (0, 4)).is_err());
+            assert!(LogOfWave::decode(&bytes[..bytes.len() - 1], (0, 3)).is_err());
             other.reset(&job(), 2).unwrap();
             other.put_log(0, &taken).unwrap();
             assert_eq!(
@@ -356,11 +304,11 @@ mod tests {
         memory.set_arena(0, arena::RECORD_CURSORS.item(1), 0u64).unwrap();
 
         let again = NodeMemory::create(&job(), 2).unwrap();
-        again.put_logs(&logs).unwrap();
+        again.put_log(0, &needed).unwrap();
         assert_eq!(again.read_u64(arena + arena::CHANNELS + 8).unwrap(), first);
         assert_eq!(again.table(arena + layout.serials(), 5).unwrap(), [6, 0, 0, 0, 7]);
-        // When the sender has used one of them again, it is said.
+        // An error reports that the sender has reused one of them.
         memory.write_u64(arena + layout.serials() + 4 * 8, 99).unwrap();
-        assert!(memory.logs_of_wave(&[1, 6]).is_err());
+        assert!(memory.take_log(0, &both).is_err());
     }
 }

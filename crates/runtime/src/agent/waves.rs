@@ -1,6 +1,9 @@
-//! The coordinator's hands: what happens is told to it as facts, by way of the dispatcher, which has it. Its commands become datagrams
-//! to ranks and snapshots, words in the node memory, and files. Nothing is decided here; see [`resurgo_protocol::coordinator`].
+//! The coordinator's hands: the agent reports facts to it by way of the dispatcher, which runs it. Its commands become
+//! datagrams to ranks and snapshots, words in the node memory, and files. The agent decides nothing here; see
+//! [`resurgo_protocol::coordinator`].
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::time::Instant;
 
@@ -15,21 +18,24 @@ use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE};
 use super::in_transit::InTransit;
 use super::ranks::Rank;
 use super::suspend::Halt;
+use super::wave_logs::LogOfWave;
 use super::{Agent, Work};
 use crate::memory;
 
-/// What the agent holds for waves.
+/// The agent's state for waves.
 #[derive(Default)]
 pub(super) struct Waves {
     /// What was in transit in waves, by their numbers.
     transit: Vec<(u64, InTransit)>,
-    /// What has come so far of a part that is to be put into the memory.
+    /// The received pieces of a part that goes into the memory.
     coming: Vec<u8>,
-    /// The last turn that ranks have been told of.
+    /// The last turn that the agent has set.
     pub turn: Turn,
-    /// There were waves, and all begin again when a rank cannot recover alone.
+    /// The wave with which logs in the memory begin, after they began anew.
+    logs_since: u64,
+    /// There were waves, and all ranks begin again when one cannot recover alone.
     pub may_begin_again: bool,
-    /// When ranks are looked at that have deferred messages.
+    /// When the agent next looks at ranks with deferred messages.
     pub buffers_at: Option<Instant>,
 }
 
@@ -46,7 +52,7 @@ impl Work {
         self.job.nodes.as_ref().is_none_or(|nodes| nodes.is_here(rank))
     }
 
-    /// Ranks have images together.
+    /// Ranks take images together.
     pub(super) fn has_waves(&self) -> bool {
         self.job.protocol.has_waves()
     }
@@ -56,12 +62,12 @@ impl Work {
         self.job.protocol.logs()
     }
 
-    /// Only the failed rank's unit returns, and repeats what it has done.
+    /// Only the failed rank's unit returns, and repeats its work.
     pub(super) fn is_hierarchical(&self) -> bool {
         self.job.protocol.waves() == kinds::Waves::OfEachGroup
     }
 
-    /// Whoever has died meanwhile needs no answer.
+    /// A dead rank needs no answer.
     pub(super) fn tell(&self, rank: u32, kind: Kind, number: u64) {
         let life = self.ranks[rank as usize].life.as_ref();
         if let Some(socket) = life.and_then(|life| life.image.as_ref()) {
@@ -69,7 +75,7 @@ impl Work {
         }
     }
 
-    /// What `rank` does, when an image of it is wanted.
+    /// The state of `rank`, for the decision on its image.
     fn state_of(&self, rank: usize) -> io::Result<State> {
         let this = &self.ranks[rank];
         let phase = self.memory.phase(rank)?;
@@ -88,8 +94,8 @@ impl Work {
         })
     }
 
-    /// Finds in its file what was in transit in `wave`.
-    fn read_transit(&mut self, wave: u64) -> io::Result<()> {
+    /// Reads from its file what was in transit in `wave`.
+    pub(super) fn read_transit(&mut self, wave: u64) -> io::Result<()> {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let bytes = store.read_in_transit(wave)?;
         let transit = InTransit::decode(&bytes, wave, self.ranks.len())?;
@@ -97,14 +103,14 @@ impl Work {
         Ok(())
     }
 
-    /// Takes out of the logs what was in transit in `wave`, for which all ranks have been copied.
+    /// Copies from the logs what was in transit in `wave`; all ranks are copied.
     fn take_transit(&mut self, wave: u64) -> io::Result<()> {
         let transit = self.memory.in_transit(self.ranks.len(), wave, |_| true)?;
         self.waves.transit.push((wave, transit));
         Ok(())
     }
 
-    /// A piece of what was in transit to ranks of some node, which is to be put into the memory.
+    /// A piece of what was in transit to ranks of a node, to be put into the memory.
     pub(super) fn transit_given(&mut self, wave: u64, is_last: bool, bytes: &[u8]) -> io::Result<()> {
         self.waves.coming.extend_from_slice(bytes);
         if !is_last {
@@ -121,7 +127,7 @@ impl Work {
     fn write_transit(&self, wave: u64) -> io::Result<()> {
         let known = self.waves.transit(wave).zip(self.store.as_ref());
         let (transit, store) = known.ok_or(io::ErrorKind::NotFound)?;
-        store.write_in_transit(wave, &transit.encode(wave))
+        store.write_in_transit(wave, transit.encode(wave))
     }
 
     fn put_transit(&mut self, wave: u64) -> io::Result<()> {
@@ -137,12 +143,12 @@ impl Work {
 }
 
 impl Agent {
-    /// Tells the coordinator what has happened. It leaves with all else before the agent waits again.
+    /// Reports a fact to the coordinator. It leaves with all other messages before the agent waits again.
     pub(super) fn report(&mut self, fact: Fact) {
         self.control.queue(&ToDispatcher::Fact(fact));
     }
 
-    /// The coordinator wants this to be done.
+    /// Carries out an order of the coordinator.
     pub(super) fn carry_out(&mut self, command: Command) -> io::Result<()> {
         match command {
             Command::Survey { number, ranks, traffic } => self.survey(number, ranks, traffic),
@@ -173,15 +179,13 @@ impl Agent {
                 Ok(())
             }
             Command::Write { rank, number } => self.write_image(rank as usize, number),
-            Command::GiveUp { rank, number } => {
-                self.work.give_up_file(rank as usize, number);
+            Command::GiveUp { rank, number } | Command::Collect { rank, number } => {
+                match command {
+                    Command::GiveUp { .. } => self.work.give_up_file(rank as usize, number),
+                    _ => self.work.collect_file(rank as usize, number),
+                }
                 self.work.forget_copy(rank, number);
-                Ok(())
-            }
-            Command::Collect { rank, number } => {
-                self.work.collect_file(rank as usize, number);
-                self.work.forget_copy(rank, number);
-                Ok(())
+                self.tell_held()
             }
             Command::Forget { rank, before } => {
                 self.work.ranks[rank as usize].images.begun = true;
@@ -189,6 +193,7 @@ impl Agent {
             }
             Command::Kill { rank, life } => {
                 self.work.end_awaited(rank, life);
+                self.work.end_waiting(rank, life);
                 self.work.ranks[rank as usize].end_by_order(life);
                 Ok(())
             }
@@ -198,13 +203,29 @@ impl Agent {
                 from,
                 together,
                 reads,
+                is_oldest,
                 ..
-            } => self.begin_here(rank, life, from, together, reads),
-            Command::Replicate { rank, number, to } => {
+            } => {
+                self.work.ranks[rank as usize].images.begins_from_oldest = is_oldest;
+                self.begin_here(rank, life, from, together, reads)
+            }
+            Command::Replicate { rank, number, to, .. } => {
                 self.replicate(rank, number, to);
                 Ok(())
             }
+            Command::Encode { .. }
+            | Command::DropCopy { .. }
+            | Command::CollectSet { .. }
+            | Command::Rebuild { .. } => {
+                self.mind_parity(command);
+                self.tell_held()
+            }
             Command::Record { wave, oldest } => self.begin_recording(wave, oldest),
+            Command::ForgetRecord => {
+                self.forget_record();
+                Ok(())
+            }
+            Command::Probe { .. } | Command::InVain { .. } => self.mind_wait(&command),
             others => self.work.carry_out(others),
         }
     }
@@ -213,7 +234,7 @@ impl Agent {
         let Err(error) = self.start_life(rank, life, from, together) else {
             return Ok(());
         };
-        // Nor does it start others: the dispatcher ends the job.
+        // The agent starts no other rank: the dispatcher ends the job.
         self.is_broken = true;
         let reason = format!("{error}{}", crate::hint(&error));
         self.send(&ToDispatcher::NotStarted { rank, reason })
@@ -229,7 +250,7 @@ impl Agent {
         self.report(Fact::Refused { rank, number, reason });
     }
 
-    /// What was in transit in waves.
+    /// Orders about what was in transit in waves.
     fn mind_transit(&mut self, command: Command) -> io::Result<()> {
         let work = &mut self.work;
         let lost = |number, reason: String| Fact::TransitLost { number, reason };
@@ -248,13 +269,10 @@ impl Agent {
                 };
                 self.report(fact);
             }
-            Command::ReadTransit { number } => {
-                let fact = match work.read_transit(number) {
-                    Ok(()) => Fact::TransitKnown { number },
-                    Err(error) => lost(number, format!("what was in transit cannot be read: {error}")),
-                };
-                self.report(fact);
-            }
+            Command::ReadTransit { number } => match work.read_transit(number) {
+                Ok(()) => self.report(Fact::TransitKnown { number }),
+                Err(error) => self.fetch_transit(number, &error),
+            },
             Command::WriteTransit { number } => {
                 if let Err(error) = work.write_transit(number) {
                     let reason = error.to_string();
@@ -269,7 +287,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Says what was in transit to ranks of this node, which is one of several.
+    /// Sends the dispatcher what was in transit to ranks of this node, one of several.
     fn give_transit(&mut self, number: u64, transit: &InTransit) -> io::Result<()> {
         let bytes = transit.encode(number);
         for (piece, is_last) in pieces(&bytes) {
@@ -279,7 +297,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Says what these ranks do, and with `traffic` how many messages they have sent to each rank.
+    /// Reports the state of these ranks, and with `traffic` the number of messages from them to each rank.
     fn survey(&mut self, number: u64, ranks: Vec<u32>, traffic: bool) -> io::Result<()> {
         for rank in ranks {
             let work = &self.work;
@@ -307,14 +325,15 @@ impl Agent {
     fn ask_for_image(&mut self, rank: u32, number: u64, manner: Manner) -> io::Result<()> {
         let work = &mut self.work;
         let mut how = work.bit_for_files();
-        // The images of a wave must all be there before one counts.
+        // All images of a wave must be there before one counts.
         let former = work.store.as_ref().filter(|_| how != 0 && manner == Manner::Alone);
         let former = former.and_then(|store| store.former(rank as usize).ok());
         if manner == Manner::Together {
             how |= IN_WAVE;
         }
         work.ranks[rank as usize].images.asked = number;
-        if let Err(error) = work.ranks[rank as usize].ask_for_image(number, how, former) {
+        let oldest = work.memory.oldest_image(rank as usize)?;
+        if let Err(error) = work.ranks[rank as usize].ask_for_image(number, how, former, oldest) {
             self.refused(rank, number, &error.to_string());
         }
         Ok(())
@@ -322,7 +341,7 @@ impl Agent {
 }
 
 impl Work {
-    /// What concerns all ranks.
+    /// Orders that concern all ranks.
     fn carry_out(&mut self, command: Command) -> io::Result<()> {
         match command {
             Command::Waves { asked, over } => self.memory.set_waves(asked, over),
@@ -333,7 +352,7 @@ impl Work {
                 self.empty_logs()
             }
             Command::EmptyLogs => self.empty_logs(),
-            Command::LogsOfWave { number } => self.begin_logs_of_wave(number),
+            Command::LogsOfWave { number, only_files } => self.begin_logs_of_wave(number, only_files),
             Command::CutInside { ranks } => {
                 let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
                 self.memory.cut_off_inside(&ranks)
@@ -354,14 +373,15 @@ impl Work {
                 self.halt = Halt::No;
                 Ok(())
             }
-            // The dispatcher is told the others.
+            // Other orders are not the agent's.
             _ => Ok(()),
         }
     }
 
-    /// Logs, records and all else that ranks share begin anew.
+    /// Logs, records and all other shared state begin anew.
     fn empty_logs(&mut self) -> io::Result<()> {
         self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = false);
+        self.waves.logs_since = 0;
         let empty = || self.memory.reset(&self.job, self.ranks.len());
         match &mut self.net {
             Some(net) => net.empty(empty),
@@ -369,7 +389,7 @@ impl Work {
         }
     }
 
-    /// Per rank, where its image of this wave has its cursors, as far as that is known.
+    /// Per rank, the slot with the cursors of its image of this wave, where known.
     fn slots_of_wave(&self, number: u64) -> io::Result<Vec<Option<usize>>> {
         let slots = self
             .ranks
@@ -382,18 +402,41 @@ impl Work {
         slots.collect()
     }
 
-    /// What others lack who begin `rank` from its image of this wave, where the memory of this node is lost.
-    pub(super) fn log_of_wave(&self, rank: usize, number: u64) -> io::Result<Vec<u8>> {
-        match self.logs() && self.has_waves() {
-            true => self.memory.take_log(rank, &self.slots_of_wave(number)?)?.encode(),
-            false => Ok(Vec::new()),
-        }
+    /// Logs of waves are in files beside the images.
+    pub(super) fn has_logs_of_waves(&self) -> bool {
+        self.logs() && self.has_waves() && !self.is_hierarchical()
     }
 
-    /// The logs of the ranks that were here before begin anew with what this wave needs of them. Those of others come with their images.
-    fn begin_logs_of_wave(&mut self, number: u64) -> io::Result<()> {
+    /// Writes the log that the image of `rank`, in file `name`, needs. Returns the file if there is one; it may not be
+    /// on the disk yet.
+    pub(super) fn write_log_of_wave(&self, rank: usize, number: u64, name: &OsStr) -> io::Result<Option<File>> {
+        let Some(store) = self.store.as_ref().filter(|_| self.has_logs_of_waves()) else {
+            return Ok(None);
+        };
+        let log = self.memory.take_log(rank, &self.slots_of_wave(number)?)?;
+        store.logs().write(name, log.encode((rank, number))?).map(Some)
+    }
+
+    /// A life begins from this image, and its rank's log is not in the memory: reads it from the file beside the image.
+    pub(super) fn put_back_log(&mut self, rank: usize, number: u64) -> io::Result<()> {
+        let images = &self.ranks[rank].images;
+        if number == 0 || !images.lacks_log || !self.has_logs_of_waves() {
+            return Ok(());
+        }
+        let file = images.file(number).zip(self.store.as_ref());
+        let (file, store) = file.ok_or(io::ErrorKind::NotFound)?;
+        let log = LogOfWave::decode(&store.logs().read(&file.name)?, (rank, number))?;
+        self.memory.put_log(rank, &log)?;
+        self.ranks[rank].images.lacks_log = false;
+        Ok(())
+    }
+
+    /// Logs begin anew with the parts that this wave needs. Parts that are not in the memory come back when lives
+    /// begin.
+    fn begin_logs_of_wave(&mut self, number: u64, only_files: bool) -> io::Result<()> {
         let slots = self.slots_of_wave(number)?;
-        let has_log = |rank: &usize| self.is_here(*rank) && !self.ranks[*rank].images.lacks_log;
+        let is_in_memory = number >= self.waves.logs_since && !only_files;
+        let has_log = |rank: &usize| is_in_memory && self.is_here(*rank) && !self.ranks[*rank].images.lacks_log;
         let own: Vec<usize> = (0..self.ranks.len()).filter(has_log).collect();
         let (memory, job, ranks) = (&self.memory, &self.job, self.ranks.len());
         let begin = || {
@@ -406,12 +449,17 @@ impl Work {
         match &mut self.net {
             Some(net) => net.empty(begin),
             None => begin(),
+        }?;
+        self.waves.logs_since = number;
+        for (rank, this) in self.ranks.iter_mut().enumerate() {
+            this.images.lacks_log = !own.contains(&rank);
         }
+        Ok(())
     }
 }
 
 impl Rank {
-    /// Ends life `life`, as the coordinator wants; one whose process is not known yet as soon as it is.
+    /// Ends life `life` by the coordinator's order, as soon as its process is known.
     pub(super) fn end_by_order(&mut self, life: u64) {
         if self.asked.life != life {
             return;

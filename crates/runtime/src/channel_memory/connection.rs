@@ -1,4 +1,4 @@
-//! One connection of a channel memory, without waiting for the other side.
+//! One connection of a channel memory; it never waits for the other side.
 
 use std::io;
 
@@ -11,20 +11,20 @@ use crate::reception::{Guest, Line};
 
 use super::store::{Differs, Next, Store, Trouble};
 
-/// Bytes read at once; with one frame that is not whole, and one message, all that is kept of what has come.
+/// Bytes read at once. With one incomplete frame and one message, they are everything that is kept of what has come.
 const READ_BYTES: usize = 64 << 10;
-/// Most bytes that wait for a rank that does not read; the others stay in the store.
+/// The most bytes that wait for a rank that does not read; the others stay in the store.
 const AHEAD: usize = 512 << 10;
 
 /// What has come.
 pub enum Heard {
     /// This life has proved itself.
     Admit(Life),
-    /// Everything that was here has been dealt with.
+    /// Everything that was here has been handled.
     Nothing,
 }
 
-/// A message of which not all has come.
+/// A message that has not come whole.
 struct Coming {
     destination: Rank,
     ssn: u64,
@@ -33,7 +33,7 @@ struct Coming {
     bytes: Vec<u8>,
 }
 
-/// A message of which not all has been served.
+/// A message that has not been served whole.
 struct Going {
     next: Next,
     offset: u64,
@@ -76,7 +76,7 @@ impl Connection {
     /// Takes some of what has come. `Ok(0)`: the other side has closed, `None`: there is nothing more now.
     pub fn receive(&mut self) -> io::Result<Option<usize>> {
         let came = self.line.read(self.input.room(READ_BYTES))?;
-        // Whoever was refused is not listened to: reading on lets the reason arrive.
+        // Do not listen to a refused rank, but read on, so that the reason arrives.
         if let Some(came) = came
             && !self.line.is_refused()
         {
@@ -85,7 +85,7 @@ impl Connection {
         Ok(came)
     }
 
-    /// Deals with what has come, up to a rank that wants to be admitted.
+    /// Handles what has come, up to a rank that wants to be admitted.
     pub fn hear(&mut self, store: &mut Store) -> Result<Heard, Trouble> {
         let malformed = |error: resurgo_wire::channel_memory::Error| Trouble::Refused(error.to_string());
         if self.line.is_refused() {
@@ -143,7 +143,7 @@ impl Connection {
         self.output.push(&Frame::Welcome(admission));
     }
 
-    /// The connection ends after this.
+    /// Refuses the rank; the connection ends after this.
     pub fn part(&mut self, reason: String) {
         self.output.push(&Frame::refused(reason));
         self.line.refuse();
@@ -153,8 +153,8 @@ impl Connection {
         }
     }
 
-    /// Sends as much as the other side takes of what is to go, and of what is to be served. `acknowledges`: reports are
-    /// acknowledged.
+    /// Sends as much as the other side takes: first waiting words, then messages to serve. `acknowledges`: the channel
+    /// memory acknowledges reports.
     pub fn serve(&mut self, store: &mut Store, acknowledges: bool) -> Result<io::Result<()>, Trouble> {
         if let Some((rank, _)) = self.line.who()
             && std::mem::take(&mut self.owed)
@@ -180,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// Something is to be served, and the other side takes it.
+    /// Whether something is to be served, and the other side takes it.
     pub fn is_due(&self, store: &Store) -> bool {
         let Some((rank, _)) = self.line.who() else { return false };
         self.output.is_empty() && (self.owed || self.going.is_some() || store.has_more(rank))

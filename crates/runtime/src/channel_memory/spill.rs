@@ -1,4 +1,4 @@
-//! The spill file of a channel memory: parts of it are taken, written, read, and given back to be taken again.
+//! The spill file of a channel memory. Parts of it are taken, written, read, and given back to be taken again.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Spill {
     file: File,
-    /// Parts that nobody uses, by where they are; no two of them touch.
+    /// Unused parts, by their offset; no two of them touch.
     free: BTreeMap<u64, u64>,
     /// Bytes of the file.
     length: u64,
@@ -30,7 +30,7 @@ impl Spill {
         }
     }
 
-    /// Bytes of the file: as many as have been in use at once, and what lay free between them.
+    /// Bytes of the file: the most that was in use at once, and the gaps between.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -52,7 +52,7 @@ impl Spill {
         self.file.read_exact_at(bytes, at)
     }
 
-    /// The first free part that is long enough, or a new one at the end.
+    /// Takes the first free part that is long enough, or a new one at the end.
     fn take(&mut self, length: u64) -> Part {
         let fits = self.free.iter().find(|(_, free)| **free >= length);
         let Some((&at, &free)) = fits else {
@@ -70,7 +70,7 @@ impl Spill {
         Part { at, length }
     }
 
-    /// Nobody needs `part` any more.
+    /// Gives `part` back, which nobody needs any more.
     pub fn give_back(&mut self, part: Part) {
         let Part { mut at, mut length } = part;
         if let Some((&before, &free)) = self.free.range(..at).next_back()
@@ -95,7 +95,7 @@ mod tests {
         let mut spill = Spill::new(crate::sys::open_nameless(std::env::temp_dir().as_os_str()).unwrap());
         let parts: Vec<Part> = (1..=4u8).map(|byte| spill.write(&[byte; 100]).unwrap()).collect();
         assert_eq!(spill.length(), 400);
-        // Two that touch, the later first.
+        // Two parts that touch, the later one first.
         spill.give_back(parts[2]);
         spill.give_back(parts[1]);
         assert_eq!(spill.free, BTreeMap::from([(100, 200)]));

@@ -1,4 +1,5 @@
-//! What a channel memory holds: in memory up to a bound, beyond it in the spill file, the oldest messages of each rank first.
+//! What a channel memory holds: in memory up to a bound, beyond it in the spill file. Each rank's oldest messages go
+//! there first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -10,18 +11,19 @@ use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Put};
 use resurgo_protocol::{ChannelMemory as Protocol, Rank};
 use resurgo_wire::channel_memory::{Difference, Envelope, MAX_PIECE, Unset};
 
-/// What is written to the spill file at once, at least: 1 MiB.
+/// The least that is written to the spill file at once: 1 MiB.
 const SPILLED_AT_ONCE: u64 = 1 << 20;
-/// A rank that has been served so many bytes whose delivery it has not reported is served no more: 8 MiB. It takes what has come
-/// whenever it asks whether all that it has said is here, as before each image, and must not come to hold what is held here.
+/// A rank gets no more messages while it has not reported the delivery of so many served bytes: 8 MiB. Whenever a rank
+/// asks whether everything it said is here, as before each image, it takes all messages that have come. It must not
+/// come to hold what is held here.
 const AHEAD: u64 = 8 << 20;
 
-/// Why something cannot be done.
+/// Why something is impossible.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The connection has said what it must not.
+    /// The connection said what it must not.
     Refused(String),
-    /// This channel memory cannot go on, and so the job ends.
+    /// This channel memory cannot go on, so the job ends.
     Fatal(String),
 }
 
@@ -31,7 +33,7 @@ impl From<resurgo_protocol::channel_memory::Error> for Trouble {
     }
 }
 
-/// A message that was sent again is not what was sent.
+/// How a message sent again differs from the one sent before.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Differs {
     pub difference: Difference,
@@ -39,7 +41,7 @@ pub struct Differs {
     pub now: Envelope,
 }
 
-/// Where the bytes of a message are.
+/// Where the bytes of a message lie.
 #[derive(Debug)]
 enum Place {
     Memory(Box<[u8]>),
@@ -47,14 +49,14 @@ enum Place {
     Spilled(u64),
 }
 
-/// A message: its bytes are read with [`Store::read`].
+/// A message; [`Store::read`] reads its bytes.
 #[derive(Debug)]
 struct Content {
     envelope: Envelope,
     place: Place,
 }
 
-/// A message that is to be served.
+/// A message to serve.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Next {
     pub rclock: u64,
@@ -63,14 +65,14 @@ pub struct Next {
     pub envelope: Envelope,
 }
 
-/// Where the messages for one rank are.
+/// Where the messages for one rank lie.
 #[derive(Default)]
 struct Receiver {
-    /// Bytes of those in memory.
+    /// Bytes of its messages in memory.
     in_memory: u64,
-    /// The last that is in the spill file, or has been forgotten.
+    /// The last message that is in the spill file, or has been forgotten.
     spilled_to: u64,
-    /// Bytes of those that its present life has been served and has not reported.
+    /// Bytes of messages that its present life has been served and has not reported.
     ahead: u64,
     /// Parts of the spill file, the oldest first, each with the last message in it.
     parts: VecDeque<(u64, Part)>,
@@ -79,17 +81,17 @@ struct Receiver {
 pub struct Store {
     protocol: Protocol<Content>,
     spill: Option<Spill>,
-    /// Most bytes of messages in memory.
+    /// The most bytes of messages in memory.
     bound: u64,
     in_memory: u64,
-    /// What was in memory when it last said that it fills, or less since.
+    /// Bytes in memory when it last said that it fills, or fewer since.
     told: u64,
     receivers: BTreeMap<Rank, Receiver>,
     held: Held,
 }
 
 impl Store {
-    /// `bound`: most bytes of messages in memory; what is beyond it goes to `spill`.
+    /// `bound`: the most bytes of messages in memory; messages beyond it go to `spill`.
     pub fn new(bound: u64, spill: Option<File>) -> Store {
         Store {
             protocol: ChannelMemory::default(),
@@ -102,7 +104,7 @@ impl Store {
         }
     }
 
-    /// What there has been so far.
+    /// What it has had so far.
     pub fn held(&self) -> Held {
         self.held
     }
@@ -111,7 +113,7 @@ impl Store {
         Ok(self.protocol.may_admit(rank, incarnation)?)
     }
 
-    /// `delivered`: deliveries that the life has made already.
+    /// `delivered`: how many deliveries the life has made already.
     pub fn admit(&mut self, rank: Rank, incarnation: u64, delivered: u64) -> Result<Admission, Trouble> {
         let admission = self.protocol.admit(rank, incarnation, delivered)?;
         self.receivers.entry(rank).or_default().ahead = 0;
@@ -131,14 +133,14 @@ impl Store {
         self.protocol.reported(rank)
     }
 
-    /// There is something that `rank` is to be served now.
+    /// Whether there is a message that `rank` should be served now.
     pub fn has_more(&self, rank: Rank) -> bool {
         let ahead = self.receivers.get(&rank).map_or(0, |receiver| receiver.ahead);
         ahead < AHEAD && self.protocol.has_more(rank)
     }
 
-    /// Whether images are needed: half of the memory is used, and there is no file. Not before there is a sixteenth more than when it
-    /// was last so.
+    /// Whether images are needed: more than half of the memory is used, and there is no file. After saying so, it says
+    /// so again only when a sixteenth more is used.
     pub fn fills(&mut self) -> bool {
         let scarce = self.spill.is_none() && self.in_memory > self.bound / 2;
         let fills = scarce && self.in_memory >= self.told + self.bound / 16;
@@ -148,7 +150,7 @@ impl Store {
         fills
     }
 
-    /// A whole message has come. One that a former life has sent is compared with that, but for what is `unset`.
+    /// Stores a whole message. If a former life sent it, the two are compared, except what is `unset`.
     pub fn put(
         &mut self,
         (source, incarnation): (Rank, u64),
@@ -235,7 +237,7 @@ impl Store {
         }
     }
 
-    /// No life of `rank` will begin before delivery `rclock` any more.
+    /// No life of `rank` will begin before delivery `rclock` any more: forgets the messages before it.
     pub fn forget(&mut self, rank: Rank, incarnation: u64, rclock: u64) -> Result<(), Trouble> {
         let receiver = self.receivers.entry(rank).or_default();
         for content in self.protocol.forget(rank, incarnation, rclock)? {
@@ -253,7 +255,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes messages to the spill file until there is room: the oldest of the rank that has most in memory.
+    /// Writes messages to the spill file until there is room: the oldest of the rank with the most in memory.
     fn make_room(&mut self) -> Result<(), Trouble> {
         let Some(spill) = &mut self.spill else {
             return Err(Trouble::Fatal(format!(
@@ -306,7 +308,7 @@ fn read_spilled(spill: Option<&Spill>, bytes: &mut [u8], at: u64) -> io::Result<
     spill.read(bytes, at)
 }
 
-/// Where what is sent now is not what was sent before.
+/// Where a message sent now differs from the one sent before.
 fn compare(
     before: &Content,
     envelope: &Envelope,

@@ -26,6 +26,7 @@ impl Running {
         let settings = Settings {
             size: 4,
             key: KEY,
+            is_encrypted: false,
             acknowledges: true,
             bound,
             spills: false,
@@ -77,7 +78,7 @@ impl Peer {
         Peer::join_behind(server, rank, incarnation, 0, key)
     }
 
-    /// Begins from an image with so many deliveries.
+    /// Joins as a life that begins from an image with so many deliveries.
     fn join_behind(
         server: &Running,
         rank: Rank,
@@ -122,7 +123,7 @@ impl Peer {
     /// Hands the next frame to `with`.
     pub(crate) fn hear<T>(&mut self, with: impl FnOnce(Frame) -> T) -> Result<T, String> {
         loop {
-            // Looked for twice: what is borrowed must not be kept.
+            // Look twice: the borrowed frame must not be kept across the read.
             if self.input.peek().map_err(|error| error.to_string())? {
                 let frame = self.input.frame().map_err(|error| error.to_string())?;
                 return Ok(with(frame.unwrap()));
@@ -177,7 +178,7 @@ fn a_later_life_is_served_again_and_hears_what_the_former_one_said_last() {
     other.say(&[Frame::Report { rclock: 1, polls: 9 }]);
     let reported = other.hear(|frame| matches!(frame, Frame::Reported { rclock: 1 }));
     assert_eq!(reported, Ok(true));
-    // Said at the last moment, and the process is dead.
+    // Said at the last moment; then the process is dead.
     other.say(&[Frame::Report { rclock: 2, polls: 4 }, message(1, 1, b"three")]);
     drop(other);
     let (mut again, admission) = Peer::joined(&server, 0, 2);
@@ -209,7 +210,7 @@ fn a_life_that_begins_from_an_image_is_served_what_comes_after_it() {
     let (mut again, admission) = Peer::join_behind(&server, 0, 2, 2, KEY).unwrap();
     assert_eq!(admission.reported, 3);
     assert_eq!(again.served(), (1, Some(3), b"six".to_vec()));
-    // What is forgotten cannot be begun from, nor what it has not been served be forgotten.
+    // A life cannot begin from what is forgotten, and a rank cannot forget what it has not been served.
     let beginning = Peer::join(&server, 0, 3, KEY).map(|_| ()).unwrap_err();
     assert!(beginning.contains("1 of its deliveries are forgotten"), "{beginning}");
     let (mut third, _) = Peer::join_behind(&server, 0, 4, 1, KEY).unwrap();
@@ -255,7 +256,7 @@ fn strangers_and_nonsense_disturb_nobody() {
         frame => frame.name().to_string(),
     });
     assert!(reason.is_ok_and(|reason| reason.contains("message 5")));
-    // The one life that is left of rank 0 was replaced by nobody.
+    // No life has replaced the one that is left of rank 0.
     let (mut two, _) = Peer::joined(&server, 2, 1);
     two.say(&[message(0, 1, b"still here")]);
     assert_eq!(one.served(), (2, None, b"still here".to_vec()));

@@ -1,17 +1,18 @@
-//! What ranks print, say to PMI and read: the ledger is kept, and what is new is passed on.
+//! Output, PMI and input of ranks: the dispatcher keeps the ledger and passes on what is new.
 
 use std::io;
 use std::time::Instant;
 
 use resurgo_pmi::{Notice, Output};
 use resurgo_wire::control::{Stream, ToAgent, ToDispatcher, WantedProgram};
+use resurgo_wire::node_memory::event_of;
 
 use super::events::Event;
 use super::ledger::{Accepted, Part};
 use super::{Dispatcher, FAILURE, QUEUE, input};
 
 impl Dispatcher {
-    /// What lives print, say and read, and the marks in it.
+    /// Enters what lives print, say and read into the ledger, with the marks in between.
     pub(super) fn keep_books(&mut self, message: ToDispatcher) {
         match message {
             ToDispatcher::Began {
@@ -28,6 +29,7 @@ impl Dispatcher {
                 repeated,
                 bytes,
             } => self.printed((rank, life), stream, repeated, &bytes),
+            ToDispatcher::Deliveries { events, stable } => self.vouch(&events, &stable),
             ToDispatcher::OutputAwaited { rank, life } => self.output_awaited(rank, life),
             ToDispatcher::OutputEnd { rank, finished } => self.output_ended(rank, finished),
             ToDispatcher::AtImage {
@@ -36,14 +38,26 @@ impl Dispatcher {
                 image,
                 read,
                 heard,
-                kept,
             } => {
-                let account = self.ledger.note_account((rank, life), image, read, heard, &kept);
+                let oldest = self.coordinator.oldest_image(rank as u32);
+                let account = self.ledger.note_account((rank, life), image, read, heard, oldest);
                 self.tell(ToAgent::Accounted { rank, image, account });
             }
             ToDispatcher::StdinWanted { life } => self.stdin_wanted(life),
             _ => {}
         }
+    }
+
+    /// What follows of what ranks print depends on these deliveries.
+    fn vouch(&mut self, events: &[[u64; 4]], stable: &[(u32, u64)]) {
+        for event in events {
+            if let Err(contradiction) = self.ledger.vouched.add(event_of(*event)) {
+                return self.cannot_go_on(&format!("what ranks print does not go together: {contradiction}"));
+            }
+        }
+        stable
+            .iter()
+            .for_each(|(rank, stable)| self.ledger.vouched.forget(*rank, *stable));
     }
 
     /// A life begins.
@@ -90,7 +104,7 @@ impl Dispatcher {
         }
     }
 
-    /// A life has been waited for long enough.
+    /// A life has taken too long to repeat its output.
     fn output_awaited(&mut self, rank: usize, life: u64) {
         let bytes = self.ledger.forgive(rank, life);
         if bytes > 0 {
@@ -99,9 +113,9 @@ impl Dispatcher {
         }
     }
 
-    /// All output of a rank that does not run has come.
+    /// All output of a rank without a process is here.
     fn output_ended(&mut self, rank: usize, finished: bool) {
-        // It may have finished when its unit had to return.
+        // The rank may have finished before its unit had to return.
         let finished = finished && self.policy.has_finished(rank);
         if finished || self.verdict.is_some() {
             for stream in Stream::ALL {
@@ -115,13 +129,13 @@ impl Dispatcher {
                 self.bus.tell(Event::OutputMissing { rank, bytes });
             }
         }
-        // A rank that failed will go on where its last life stopped, in the middle of a line if need be.
+        // A failed rank goes on where its last life stopped, in the middle of a line if need be.
         if self.pids[rank].is_none() && self.policy.has_finished(rank) {
             self.output.end(rank);
         }
     }
 
-    /// Tells each agent how much of its output is no longer on its account.
+    /// Tells each agent how much of its output the dispatcher has taken.
     pub(super) fn acknowledge(&mut self) {
         let has_room = self.output.queued() < QUEUE;
         for (node, owed) in self.owed.iter_mut().enumerate() {
@@ -167,7 +181,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sends PMI's answer with others, when all that has come has been heard.
+    /// Sends PMI's answers together, when all that has come is processed.
     pub(super) fn answer(&mut self, Output { rank, line }: Output) {
         let life = self.ledger.answered(rank, &line);
         let lines = line.into_bytes();
@@ -198,7 +212,7 @@ impl Dispatcher {
         self.give_stdin();
     }
 
-    /// Reads what is there.
+    /// Reads the input that is there.
     pub(super) fn take_stdin(&mut self) {
         let read = input::take();
         let Some(spool) = &mut self.ledger.input else { return };
@@ -211,7 +225,7 @@ impl Dispatcher {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Sent to the background between the look and the read.
+            // The job went to the background between the check and the read.
             Err(error) if error.raw_os_error() == Some(nix::errno::Errno::EIO as i32) && !input::may_read() => {}
             Err(error) => {
                 spool.end();
@@ -222,7 +236,7 @@ impl Dispatcher {
         self.give_stdin();
     }
 
-    /// Gives rank 0 what there is for it.
+    /// Sends rank 0 the input that it has yet to read.
     fn give_stdin(&mut self) {
         let life = self.ledger.life(0);
         let next = self.ledger.input.as_mut().map_or(Ok(None), |input| input.next());

@@ -1,22 +1,29 @@
-//! Hands events to all sinks, and knows what of it the user wants.
+//! Hands events to all sinks that the user wants.
 
 mod json_lines;
+mod notices;
+mod recent;
+mod records;
 mod words;
 
 use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use resurgo_wire::console::Loss;
 use resurgo_wire::control::{Ended, LifeStatistics};
 
 use super::ends::of_rank;
 use super::events::{Event, Sink};
 use super::stats::{Outcome, Stats};
 use json_lines::JsonLines;
+pub use notices::Notices;
+use recent::Recent;
+use records::Records;
 use words::Words;
 pub use words::unusable_image;
 
-/// What the user wants to be told.
+/// The reports that the user wants.
 #[derive(Default)]
 pub struct Wanted {
     /// Errors only, on standard error.
@@ -29,6 +36,8 @@ pub struct Wanted {
     pub table: bool,
     /// The same as JSON, into this file.
     pub figures: Option<File>,
+    /// A command for news of failures.
+    pub notices: Option<Notices>,
 }
 
 /// Hands events to all sinks.
@@ -37,21 +46,32 @@ pub struct Bus {
     stats: Stats,
     words: Words,
     json: JsonLines,
+    records: Records,
+    recent: Recent,
+    notices: Option<Notices>,
     table: bool,
     figures: Option<File>,
 }
 
 impl Bus {
-    /// A job of `size` ranks has begun at `start`.
+    /// A job of `size` ranks began at `start`.
     pub fn new(size: usize, wanted: Wanted, start: Instant) -> Bus {
         Bus {
             start,
             stats: Stats::new(size, start),
             words: Words::new(wanted.quiet, wanted.verbose),
             json: JsonLines::new(wanted.json, start),
+            records: Records::default(),
+            recent: Recent::new(start),
+            notices: wanted.notices,
             table: wanted.table,
             figures: wanted.figures,
         }
+    }
+
+    /// The failures that the program deals with itself.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.records.all()
     }
 
     pub fn tell(&mut self, event: Event) {
@@ -59,7 +79,14 @@ impl Bus {
     }
 
     fn tell_at(&mut self, event: Event, now: Instant) {
-        let sinks: [&mut dyn Sink; 3] = [&mut self.stats, &mut self.words, &mut self.json];
+        let sinks: [&mut dyn Sink; 6] = [
+            &mut self.stats,
+            &mut self.words,
+            &mut self.json,
+            &mut self.records,
+            &mut self.recent,
+            &mut self.notices,
+        ];
         for sink in sinks {
             sink.take(&event, now);
         }
@@ -74,8 +101,8 @@ impl Bus {
         self.tell(Event::Error { reason });
     }
 
-    /// A rank, spawned by another or not, has failed. `error`: why that ends the job, if it does; when that tells the failure, it is told
-    /// nowhere else.
+    /// A rank, spawned by another or not, has failed. `error`: why that ends the job, if it does; then this report
+    /// replaces the failure's own.
     pub fn failed(&mut self, ended: &Ended, spawned_by: Option<usize>, error: Option<&str>) {
         self.failed_at(ended, spawned_by, error, Instant::now());
     }
@@ -93,7 +120,7 @@ impl Bus {
         }
     }
 
-    /// The rank has caught up with where its former life had come.
+    /// The rank has reached the point where its former life ended.
     pub fn caught_up(&mut self, rank: usize, life: u64, statistics: &LifeStatistics, now: Instant) {
         let event = Event::CaughtUp {
             rank,
@@ -139,7 +166,8 @@ impl Bus {
             is_complete,
         };
         if self.table {
-            let lines = self.stats.table(outcome);
+            let mut lines = self.stats.table(outcome);
+            lines.extend(crate::advice::line(&self.stats.json(outcome)));
             self.tell_at(Event::Table { lines: &lines }, now);
         }
         if let Some(mut file) = self.figures.take() {
@@ -150,12 +178,29 @@ impl Bus {
         }
     }
 
-    /// What has been measured so far.
+    /// All measurements so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Text to be written to standard error.
+    /// The process that runs the command for news.
+    pub fn notifier(&self) -> Option<u32> {
+        self.notices.as_ref().map(Notices::pid)
+    }
+
+    /// The job is over: waits for the last commands for news.
+    pub fn end_notices(&mut self, deadline: Option<Instant>) {
+        if let Some(mut notices) = self.notices.take() {
+            notices.end(deadline);
+        }
+    }
+
+    /// The last events.
+    pub fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
+    /// Text to write to standard error.
     pub fn take_text(&mut self) -> Vec<u8> {
         self.words.take_text()
     }

@@ -1,25 +1,26 @@
-//! The nodes of a job that has several, as its command line has them, and what starts the agent of each.
+//! The nodes of a job on several, as its command line names them, and the commands that start their agents.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use resurgo_protocol::placement::{self, Room};
-use resurgo_wire::control::{AGENT, KEPT, Preemption};
+use resurgo_protocol::placement::{self, Parity, Room, Shelf};
+use resurgo_wire::control::{AGENT, HELPER, KEPT, Preemption};
 
 use crate::invited;
 
-/// What starts agents.
+/// The way in which agents are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
     /// This process, on this machine.
     Fork,
     Ssh,
     Slurm,
-    /// Whoever types `resurgo join` on the node.
+    /// A user types `resurgo join` on the node.
     Join,
 }
 
@@ -32,32 +33,36 @@ impl Launcher {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     pub name: String,
-    /// What starts its agent.
+    /// The way in which its agent is started.
     pub launcher: Launcher,
     /// How many ranks it has room for.
     pub slots: u32,
     /// It is kept for ranks whose nodes are lost.
     pub spare: bool,
+    /// So many channel memories run there, and no rank.
+    pub memories: u32,
+    /// Hosts of one rack may be lost together.
+    pub rack: Option<String>,
 }
 
 /// How nodes join a job by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// What they must know.
+    /// The secret that they must know.
     pub token: String,
-    /// Where it is, if the user has named a file.
+    /// The file of the secret, if the user has named one.
     pub token_file: Option<PathBuf>,
     /// Where the job listens for them; 0: anywhere.
     pub port: u16,
-    /// How many ranks the job begins with, and those that a node takes, instead of its slots.
+    /// How many ranks the job begins with, and how many each node takes in place of its slots.
     pub ranks: usize,
     pub per_node: Option<u32>,
-    /// So many more nodes are waited for.
+    /// The job waits for so many more nodes.
     pub spares: usize,
 }
 
 impl Join {
-    /// How many nodes with these slots, the first ones, have room for all ranks. None: they have not.
+    /// How many of these nodes, in order, have room for all ranks. None: all together have not.
     fn needed(&self, slots: &[u32]) -> Option<usize> {
         let mut room = 0;
         let room_with = |slots: &u32| {
@@ -79,35 +84,109 @@ impl Join {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     pub hosts: Vec<Host>,
-    /// What starts the agents of hosts that are added.
+    /// The way in which agents of added hosts are started.
     pub launcher: Launcher,
-    /// So many of them may be missing when the job begins.
+    /// So many nodes may be missing when the job begins.
     pub may_miss: usize,
-    /// How nodes hear that they are about to be taken away.
+    /// How nodes learn that they are about to be taken away.
     pub preemption: Preemption,
     /// Nodes join by themselves.
     pub join: Option<Join>,
-    /// The interface, by its name or a network, by whose addresses nodes reach one another.
+    /// The interface, by name or network, whose addresses nodes use for one another.
     pub interface: Option<String>,
-    /// Instead of ssh or srun.
+    /// The command to use instead of ssh or srun.
     pub launcher_file: Option<PathBuf>,
     /// The node of each rank.
     pub of_rank: Vec<u32>,
-    /// How long a node may be silent before its ranks are taken for lost.
+    /// How long a node may be silent before its ranks count as lost.
     pub lease: Duration,
-    /// What they say to one another is encrypted.
+    /// Nodes encrypt what they send to one another.
     pub is_encrypted: bool,
-    /// What must be the same on all nodes, beside resurgo itself. Of a directory it is that it is there.
+    /// Files that must be the same on all nodes, beside resurgo itself. A directory only has to exist.
     pub files: Vec<OsString>,
 }
 
 impl Cluster {
-    /// All nodes are this machine.
+    /// How many nodes have ranks, or may have.
+    pub fn nodes_of_ranks(&self) -> usize {
+        self.hosts.iter().filter(|host| host.memories == 0).count()
+    }
+
+    /// Why there are fewer nodes or racks than for so many copies of an image beside its own; none: there are enough.
+    pub fn lacks_room_for(&self, replicas: u32) -> Option<String> {
+        let (others, wanted) = (self.others(), replicas as usize);
+        let possible = wanted.min(others);
+        if possible < wanted && (wanted > 1 || others > 0) {
+            return Some(format!(
+                "each image is to be on {wanted} other nodes, and there is room on {others} only"
+            ));
+        }
+        let copies = possible + 1;
+        let racks = self.racks().filter(|racks| *racks < copies);
+        racks.map(|racks| {
+            format!("each image is on {copies} nodes, and there are fewer racks ({racks}): some share one")
+        })
+    }
+
+    /// So many nodes may have copies of an image of another one. Nodes without ranks have all copies, if there are any.
+    pub fn others(&self) -> usize {
+        match self.hosts.len() - self.nodes_of_ranks() {
+            0 => self.hosts.len().saturating_sub(1),
+            keepers => keepers,
+        }
+    }
+
+    /// How many racks there are; a host without one counts as one. None: no host has one.
+    pub fn racks(&self) -> Option<usize> {
+        let mut racks: Vec<&str> = self.hosts.iter().filter_map(|host| host.rack.as_deref()).collect();
+        racks.sort_unstable();
+        racks.dedup();
+        let alone = self.hosts.iter().filter(|host| host.rack.is_none()).count();
+        (!racks.is_empty()).then(|| racks.len() + alone)
+    }
+
+    /// What images with parity survive, if that is less than it could be: there are few nodes or racks.
+    pub fn lacks_nodes_for(&self, parity: Parity) -> Option<String> {
+        let nodes = self.hosts.len() as u32;
+        if nodes < parity.data.saturating_add(parity.parity) {
+            let lost = parity.of(nodes);
+            return Some(format!(
+                "parity:{}+{} is for {} nodes, and there are {nodes}: any {lost} of them may be lost at one moment",
+                parity.data,
+                parity.parity,
+                parity.data.saturating_add(parity.parity),
+            ));
+        }
+        let shelves = (0..).zip(&self.hosts).map(|(node, host)| Shelf {
+            node,
+            rack: host.rack.as_deref(),
+            has: false,
+        });
+        let shelves: Vec<Shelf> = shelves.collect();
+        let is_spread = |group: &Vec<u32>| {
+            let racks = group
+                .iter()
+                .filter_map(|node| self.hosts[*node as usize].rack.as_deref());
+            let mut most: BTreeMap<&str, u32> = BTreeMap::new();
+            racks.for_each(|rack| *most.entry(rack).or_default() += 1);
+            most.values().all(|count| *count <= parity.of(group.len() as u32))
+        };
+        let are_spread = parity.groups(&shelves, 0).iter().all(is_spread);
+        (!are_spread).then(|| {
+            let few = "images with parity survive the loss of";
+            format!(
+                "{few} any {} nodes, but not of every rack: there are too few racks",
+                parity.parity
+            )
+        })
+    }
+
+    /// All nodes are on this machine.
     pub fn is_here(&self) -> bool {
         self.join.is_none() && self.hosts.iter().all(|host| host.launcher == Launcher::Fork)
     }
 
-    /// Leaves out hosts that are missing. Their ranks go to others, as they do when a node is lost.
+    /// Leaves out hosts that are missing. Other nodes take their ranks, as after the loss of a node.
     pub fn leave_out(&mut self, is_missing: impl Fn(usize) -> bool) {
         let left: Vec<usize> = (0..self.hosts.len()).filter(|host| !is_missing(*host)).collect();
         let number = |node: u32| left.iter().position(|host| *host == node as usize);
@@ -136,7 +215,7 @@ impl Cluster {
         self.hosts = left.iter().map(|host| self.hosts[*host].clone()).collect();
     }
 
-    /// These have joined, and have room for all ranks. Those that are not needed for that are spare ones.
+    /// These hosts have joined, and have room for all ranks. Hosts beyond that are spares.
     pub fn joined_by(&mut self, mut hosts: Vec<Host>) {
         if let Some(join) = &self.join {
             let slots: Vec<u32> = hosts.iter().map(|host| host.slots).collect();
@@ -150,55 +229,69 @@ impl Cluster {
         self.hosts = hosts;
     }
 
-    /// What starts the agent of a host.
+    /// The command that starts the agent of a host.
     pub fn command(&self, host: &Host) -> io::Result<Command> {
-        let own = std::env::current_exe()?;
-        let program = |usual: &str| Command::new(self.launcher_file.clone().unwrap_or_else(|| usual.into()));
-        let mut command = match host.launcher {
+        let command = match host.launcher {
             Launcher::Fork => invited::agent(),
-            Launcher::Ssh => {
-                let mut command = program("ssh");
-                // ssh joins what follows with blanks, and the login shell there splits it again.
-                let quoted = format!("'{}'", own.to_string_lossy().replace('\'', r"'\''"));
-                command.args(["-T", "-x", "-o", "BatchMode=yes", "--", &host.name]);
-                command.args(["exec", &quoted, AGENT, KEPT]);
-                command
-            }
-            Launcher::Slurm => {
-                let mut command = program("srun");
-                command.args(["--nodes=1", "--ntasks=1", &format!("--nodelist={}", host.name)]);
-                command.args([
-                    "--no-kill",
-                    "--kill-on-bad-exit=0",
-                    "--overlap",
-                    "--mpi=none",
-                    "--quiet",
-                ]);
-                command.arg(own).args([AGENT, KEPT]);
-                command
-            }
-            Launcher::Join => return Err(io::Error::other("it joins by itself")),
+            launcher => on_host(launcher, self.launcher_file.as_deref(), &host.name, &[AGENT, KEPT])?,
         };
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
-        command.process_group(0);
-        Ok(command)
+        Ok(of_the_dispatcher(command, Stdio::null()))
+    }
+
+    /// The command that starts a helper on a host.
+    pub fn helper(&self, host: &Host) -> io::Result<Command> {
+        let file = self.launcher_file.as_deref().map(Path::as_os_str);
+        let command = invited::by_ssh(file, &host.name, &[AGENT, HELPER])?;
+        Ok(of_the_dispatcher(command, Stdio::piped()))
     }
 }
 
+/// The command that starts resurgo with these words on a host. `file`: to use instead of ssh or srun.
+pub fn on_host(launcher: Launcher, file: Option<&Path>, host: &str, words: &[&str]) -> io::Result<Command> {
+    let file = file.map(Path::as_os_str);
+    Ok(match launcher {
+        Launcher::Fork => {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0("resurgo").args(words);
+            command
+        }
+        Launcher::Ssh => invited::by_ssh(file, host, words)?,
+        Launcher::Slurm => {
+            let mut command = Command::new(file.unwrap_or("srun".as_ref()));
+            command.args(["--nodes=1", "--ntasks=1", &format!("--nodelist={host}")]);
+            command.args([
+                "--no-kill",
+                "--kill-on-bad-exit=0",
+                "--overlap",
+                "--mpi=none",
+                "--quiet",
+            ]);
+            command.arg(std::env::current_exe()?).args(words);
+            command
+        }
+        Launcher::Join => return Err(io::Error::other("it joins by itself")),
+    })
+}
+
+fn of_the_dispatcher(mut command: Command, stdout: Stdio) -> Command {
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
+    // Out of the terminal's foreground group: Ctrl-C is the dispatcher's to handle.
+    command.process_group(0);
+    command
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn cluster(slots: &[(u32, bool)], of_rank: &[u32]) -> Cluster {
+    pub fn cluster(slots: &[(u32, bool)], of_rank: &[u32]) -> Cluster {
         let host = |(slots, spare): &(u32, bool)| Host {
             name: format!("n{slots}"),
             launcher: Launcher::Ssh,
             slots: *slots,
             spare: *spare,
+            memories: 0,
+            rack: None,
         };
         Cluster {
             hosts: slots.iter().map(host).collect(),
@@ -234,6 +327,37 @@ mod tests {
             joined.hosts.iter().map(|host| host.spare).collect::<Vec<_>>(),
             [false, false, true]
         );
+    }
+
+    #[test]
+    fn too_few_nodes_or_racks_are_told() {
+        let mut all = cluster(&[(1, false); 4], &[0, 1, 2]);
+        let lacks = |all: &Cluster, replicas| all.lacks_room_for(replicas).unwrap_or_default();
+        assert_eq!(lacks(&all, 3), "");
+        assert!(lacks(&all, 4).contains("room on 3 only"));
+        for (host, rack) in all.hosts.iter_mut().zip(["a", "a", "b"]) {
+            host.rack = Some(rack.to_string());
+        }
+        assert_eq!(lacks(&all, 2), "");
+        assert!(lacks(&all, 3).contains("fewer racks (3)"));
+        all.hosts[3].memories = 1;
+        assert!(lacks(&all, 2).contains("room on 1 only"));
+        assert_eq!(lacks(&cluster(&[(1, false)], &[0]), 1), "");
+    }
+
+    #[test]
+    fn too_few_nodes_or_racks_for_parity_are_told() {
+        let mut all = cluster(&[(1, false); 6], &[0, 1, 2]);
+        let lacks = |all: &Cluster, data, parity| all.lacks_nodes_for(Parity { data, parity }).unwrap_or_default();
+        assert_eq!(lacks(&all, 4, 2), "");
+        assert!(lacks(&all, 8, 2).contains("for 10 nodes, and there are 6: any 2 of them"));
+        assert!(lacks(&cluster(&[(1, false); 2], &[0, 1]), 8, 2).contains("any 1 of them"));
+        for (host, rack) in all.hosts.iter_mut().zip(["a", "a", "b", "b", "c", "c"]) {
+            host.rack = Some(rack.to_string());
+        }
+        assert_eq!(lacks(&all, 4, 2), "");
+        assert_eq!(lacks(&all, 2, 1), "");
+        assert!(lacks(&all, 5, 1).contains("not of every rack"));
     }
 
     #[test]

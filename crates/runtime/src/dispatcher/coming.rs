@@ -1,4 +1,4 @@
-//! Nodes that come while the job runs. They have no ranks: they are spare ones, for ranks whose nodes are lost or leave.
+//! Nodes that join while the job runs. They begin as spares, without ranks: for ranks whose nodes are lost or leave.
 
 use resurgo_protocol::{Command, Fact};
 use resurgo_wire::console::Reply;
@@ -9,9 +9,10 @@ use super::cluster::{Host, Launcher};
 use super::events::Event;
 use super::launching::Arrived;
 use super::output::Owed;
+use super::servers::reached;
 
 impl Dispatcher {
-    /// Looks who has come.
+    /// Takes in the agents that have arrived.
     pub(super) fn mind_coming(&mut self) {
         let Some(coming) = &mut self.coming else { return };
         coming.launching.mind();
@@ -25,7 +26,7 @@ impl Dispatcher {
         }
     }
 
-    /// A host is to be added, which `client` waits for.
+    /// Adds a host; `client` waits for it.
     pub(super) fn add_host(&mut self, client: u64, name: String, slots: u32) {
         let refused = match &mut self.coming {
             None => Some("it runs on one node, or has been resumed; only others take hosts".to_string()),
@@ -40,6 +41,8 @@ impl Dispatcher {
                         launcher,
                         slots,
                         spare: true,
+                        memories: 0,
+                        rack: None,
                     });
                     None
                 }
@@ -62,7 +65,7 @@ impl Dispatcher {
         let Some((coming, plan)) = self.coming.as_mut().zip(self.plan.as_mut()) else {
             return;
         };
-        if self.verdict.is_some() || !self.spawning.worlds.is_empty() {
+        if self.verdict.is_some() {
             return arrived.end();
         }
         let Host { name, slots, .. } = arrived.host.clone();
@@ -70,10 +73,13 @@ impl Dispatcher {
         plan.mesh.push(arrived.arrival.mesh.clone());
         plan.copies.push(arrived.arrival.copies);
         let number = self.agents.comes(arrived.into_node());
+        let known_as = self.agents.node(number).knows_this_machine_as();
         self.owed.push(Owed::default());
-        // It has nothing to do with others before it has ranks.
+        // It needs no connections to other nodes before it has ranks.
         let alone = |(node, addresses): (usize, &Vec<_>)| if node == number { addresses.clone() } else { Vec::new() };
         let mut job = coming.job.clone();
+        // It reaches this machine, so there is an address.
+        job.services = reached(&job.services, known_as).unwrap_or_default();
         job.nodes = Some(Nodes {
             own: number as u32,
             mesh: plan.mesh.iter().enumerate().map(alone).collect(),
@@ -85,12 +91,16 @@ impl Dispatcher {
         };
         let node = self.agents.node(number);
         node.queue(&ToAgent::Launch(job));
-        // As others have been told.
+        for offer in self.images.shared.values() {
+            node.queue(&ToAgent::Shared(offer.clone()));
+        }
+        // The other agents have the same order.
         node.queue(&ToAgent::Do(Command::Protocol {
             protocol: self.coordinator.protocol(),
             may_begin_again: self.coordinator.may_begin_again(),
         }));
-        self.agents.tell_others(number, &known);
+        // Also to the new node, for the time when it has ranks.
+        self.agents.queue_all(&known);
         self.bus.tell(Event::NodeCame {
             node: number,
             name: &name,
@@ -100,6 +110,7 @@ impl Dispatcher {
             node: number as u32,
             slots,
             spare: true,
+            rack: None,
         });
         self.answer_for_host(&name, &Reply::Done(format!("node {name} is there")));
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use nix::poll::{PollFd, PollFlags};
 use resurgo_wire::console::{Reply, Request};
@@ -10,9 +10,9 @@ use resurgo_wire::console::{Reply, Request};
 use crate::connection::Connection;
 use crate::jobs;
 
-/// Most commands at a time; whoever comes later waits.
+/// Most commands at a time; further ones wait.
 const MOST: usize = 16;
-/// Most connections that are looked at before the job's own work goes on: strangers may make new ones all the time.
+/// Most connections accepted in a row, because strangers may open new ones all the time.
 const AT_ONCE: usize = 64;
 
 struct Client {
@@ -21,9 +21,9 @@ struct Client {
     gone: bool,
 }
 
-/// Everybody who has connected.
+/// All connected clients.
 pub struct Console {
-    /// None where abstract sockets cannot be had: then nobody can connect.
+    /// None where abstract sockets are not available: then no command can connect.
     listener: Option<UnixListener>,
     clients: Vec<Client>,
     next: u64,
@@ -36,6 +36,22 @@ impl Console {
             clients: Vec::new(),
             next: 0,
         }
+    }
+
+    /// A connection to the job from within its own process.
+    pub fn own(&mut self) -> io::Result<UnixStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        self.add(Connection::new(ours)?);
+        Ok(theirs)
+    }
+
+    fn add(&mut self, connection: Connection) {
+        self.next += 1;
+        self.clients.push(Client {
+            number: self.next,
+            connection,
+            gone: false,
+        });
     }
 
     /// What to wait for.
@@ -52,7 +68,7 @@ impl Console {
             .collect()
     }
 
-    /// Takes what has come: who asks (a number for the answer), and what.
+    /// Takes the requests that have come, with a number of the client for the answer.
     pub fn requests(&mut self) -> Vec<(u64, Request)> {
         for _ in 0..AT_ONCE {
             if self.clients.len() >= MOST {
@@ -65,12 +81,7 @@ impl Console {
                 continue;
             }
             if let Ok(connection) = Connection::new(stream) {
-                self.next += 1;
-                self.clients.push(Client {
-                    number: self.next,
-                    connection,
-                    gone: false,
-                });
+                self.add(connection);
             }
         }
         let mut requests = Vec::new();

@@ -1,23 +1,31 @@
-//! The coordinator, and what it wants: the node that it concerns carries it out, or all, and what it only tells concerns the
-//! dispatcher. See [`resurgo_protocol::coordinator`].
+//! The coordinator and its commands. The node of the rank concerned carries a command out, or all nodes do; decisions
+//! are for the dispatcher. See [`resurgo_protocol::coordinator`].
 
 use std::ops::Range;
 
-use resurgo_protocol::coordinator::{Plan, Whom};
-use resurgo_protocol::{Command, Fact};
+use resurgo_protocol::coordinator::{Place, Plan, Whom};
+use resurgo_protocol::{Command, Fact, Node};
 use resurgo_wire::control::{Job, ToAgent};
 
 use super::Dispatcher;
 use super::bus::unusable_image;
 use super::events::Event;
 
-/// What the coordinator of `job` is to do.
-pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
+/// The coordinator's plan for `job`. `nodes`: the job is on several.
+pub(super) fn plan(job: &Job, ranks: usize, nodes: bool) -> Plan {
+    let moves = nodes && job.tolerate_node && job.protocol.recovers_alone_elsewhere();
     Plan {
         protocol: job.protocol,
         units: job.units(ranks),
         groups: job.groups.clone(),
-        partners: job.image_files.partners,
+        parity: job.image_files.parity.filter(|_| job.image_files.partners),
+        replicas: match job.image_files.partners {
+            true => job.image_files.replicas,
+            false => 0,
+        },
+        seed: u64::from_le_bytes(*job.key.first_chunk().unwrap_or(&[0; 8])),
+        moves,
+        keeps_logs: moves && !job.image_files.partners,
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
@@ -25,22 +33,57 @@ pub(super) fn plan(job: &Job, ranks: usize) -> Plan {
 }
 
 impl Dispatcher {
-    /// Tells the coordinator what has happened, and has done what follows.
+    /// Reports a fact to the coordinator, and carries out what follows.
     pub(super) fn coordinate(&mut self, fact: Fact) {
         let written = match fact {
-            Fact::Stored { rank, .. } => rank as usize..rank as usize + 1,
-            Fact::Down { .. } => 0..self.pids.len(),
+            Fact::Stored { rank, .. } | Fact::NotStored { rank, .. } => rank as usize..rank as usize + 1,
+            Fact::Down { .. } | Fact::Leave { .. } | Fact::Encoded { .. } | Fact::NotEncoded { .. } => {
+                0..self.pids.len()
+            }
             _ => 0..0,
         };
+        match fact {
+            Fact::NotStored { node, ref reason, .. } => self.mind_refusal(node, reason),
+            Fact::Stored {
+                rank,
+                number: image,
+                place: Place::Node(node),
+            } => {
+                let is_anew = self.coordinator.has_file(rank, image);
+                self.agents.has_image(node as usize, is_anew);
+                let rank = rank as usize;
+                self.bus.tell(Event::ImageReplicated {
+                    rank,
+                    image,
+                    node,
+                    is_anew,
+                });
+            }
+            _ => self.hear_of_sets(&fact),
+        }
         self.coordinator.handle(fact, self.start.elapsed());
+        self.carry_out();
+        self.mind_written(written);
+    }
+
+    /// The node does not take images, which is told once.
+    pub(super) fn mind_refusal(&mut self, node: Node, reason: &str) {
+        if self.images.refusing.insert(node) {
+            self.bus.tell(Event::FewReplicas { reason });
+        }
+    }
+
+    /// Passes on the coordinator's commands.
+    pub(super) fn carry_out(&mut self) {
         while let Some(command) = self.coordinator.poll() {
             if command == Command::Reset {
-                // All that former lives have said has been heard.
+                // The dispatcher has processed all that former lives said.
                 self.ledger.server.reset();
             }
             self.tell_places(&command);
             self.begin_gathering(&command);
-            if self.mind_transit(&command) {
+            self.images.sets.mind(&command);
+            if self.mind_transit(&command) || self.mind_fetch(&command) {
                 continue;
             }
             match command.whom() {
@@ -53,19 +96,18 @@ impl Dispatcher {
                 Whom::All => self.agents.give_all(command),
             }
         }
-        self.mind_written(written);
-        // A broken connection is noticed when it is read.
+        // A broken connection shows when it is read.
         self.agents.send_queued();
     }
 
-    /// Images of these ranks may be where they are to be.
+    /// Images of these ranks may have all of their copies now.
     pub(super) fn mind_written(&mut self, ranks: Range<usize>) {
         for rank in ranks.filter(|rank| !self.coordinator.writes(*rank as u32)) {
             self.checkpoints.end_writing(rank);
         }
     }
 
-    /// Tells the coordinator when nobody has said anything about an image for long.
+    /// Tells the coordinator when ranks have been silent about an image for long.
     pub(super) fn mind_silent_ranks(&mut self) {
         if self.coordinator.due().is_some_and(|due| due <= self.start.elapsed()) {
             self.coordinate(Fact::Due);
@@ -92,11 +134,13 @@ impl Dispatcher {
                     reason: &reason,
                 });
                 self.image_not_written(rank, &reason);
+                self.not_written_for_leaving(rank, &reason);
             }
             Command::ImageLost { rank, number, reason } => self.image_lost(rank as usize, number, &reason),
             Command::Lost { ranks, .. } => self.ranks_lost(&ranks),
             Command::Returned { unit, wave } if self.verdict.is_none() => self.has_returned(unit, wave),
             Command::CannotRecoverAlone { rank } => self.cannot_recover_alone(rank as usize),
+            Command::EndNode { node } => self.end_node(node as usize),
             Command::Left { node } => self.has_left(node as usize),
             Command::Stays { node, reason } => self.stays(node as usize, &reason),
             Command::Fail(cause) => self.cannot_go_on(&cause.to_string()),
@@ -105,7 +149,7 @@ impl Dispatcher {
     }
 
     fn image_lost(&mut self, rank: usize, image: u64, reason: &str) {
-        // The first of them is what the rank would have begun from.
+        // The first unusable image is the one that the rank was to begin from.
         let words = unusable_image(rank, image, reason);
         self.images.unusable.entry(rank).or_insert(words);
         self.bus.tell(Event::ImageLost { rank, image, reason });
@@ -113,15 +157,15 @@ impl Dispatcher {
         self.checkpoints.lost(unit, self.start.elapsed());
     }
 
-    /// The next life of `rank` kills itself after so many messages, if that is not 0.
+    /// Makes the next life of `rank` kill itself after so many messages; 0: never.
     pub(super) fn inject_at(&mut self, rank: usize, messages: u64) {
         self.tell(ToAgent::FaultAt { rank, messages });
     }
 }
 
-/// What was in transit in waves that stop nobody, of a job on several nodes.
+/// What was in transit in waves that stop no rank, of a job on several nodes.
 impl Dispatcher {
-    /// The coordinator wants this of it. False: agents are to do something.
+    /// Carries out the dispatcher's part of the command. False: it is for agents.
     fn mind_transit(&mut self, command: &Command) -> bool {
         if self.plan.is_none() {
             return false;
@@ -139,14 +183,10 @@ impl Dispatcher {
                 }
                 return false;
             }
-            Command::ReadTransit { number } => {
-                let (number, has) = (*number, transit.has(*number));
-                let reason = "what was in transit is not known any more".to_string();
-                self.coordinate(match has {
-                    true => Fact::TransitKnown { number },
-                    false => Fact::TransitLost { number, reason },
-                });
-            }
+            Command::ReadTransit { number } => match self.read_transit(*number) {
+                fact @ Fact::TransitLost { .. } if self.may_fetch_transit(*number) => drop(fact),
+                fact => self.coordinate(fact),
+            },
             Command::WriteTransit { number } => transit.write(*number),
             Command::ForgetTransit { before } => transit.forget(*before),
             Command::CollectTransit { keep } => transit.collect(keep),
@@ -155,7 +195,23 @@ impl Dispatcher {
         true
     }
 
-    /// An agent says what was in transit to its ranks.
+    pub(super) fn read_transit(&mut self, number: u64) -> Fact {
+        let transit = &mut self.images.transit;
+        let read = match &self.suspension.files {
+            _ if transit.has(number) => return Fact::TransitKnown { number },
+            Some(files) => files.read_transit(number).map_err(|error| error.to_string()),
+            None => Err("nobody knows it any more".to_string()),
+        };
+        match read {
+            Ok(bytes) => {
+                transit.know(number, bytes);
+                Fact::TransitKnown { number }
+            }
+            Err(why) => Fact::unreadable_transit(number, why),
+        }
+    }
+
+    /// An agent sends what was in transit to its ranks.
     pub(super) fn transit_taken(&mut self, node: usize, number: u64, is_last: bool, bytes: &[u8]) {
         self.images.transit.take(node, number, is_last, bytes);
         if is_last {
@@ -163,7 +219,7 @@ impl Dispatcher {
         }
     }
 
-    /// All that are there may have said what was in transit.
+    /// Checks whether all present nodes have sent what was in transit.
     pub(super) fn mind_transit_taken(&mut self) {
         let nodes = self.agents.numbers();
         if let Some(number) = self.images.transit.known(&nodes) {

@@ -1,4 +1,4 @@
-//! Ends of processes in words, and as the failure policy is told of them.
+//! Ends of processes, in words and for the failure policy.
 
 use nix::sys::signal::Signal;
 use resurgo_protocol::policy::{End, Ending, Report, Why};
@@ -20,7 +20,7 @@ pub fn how_ended(end: End) -> String {
     }
 }
 
-/// "rank 2 killed by SIGKILL": so begins every reason for the end of a job that is the failure of a rank.
+/// "rank 2 killed by SIGKILL": the beginning of every report that a rank's failure ends the job.
 pub fn of_rank(ended: &Ended) -> String {
     format!("rank {} {}", ended.rank, describe(ended))
 }
@@ -37,7 +37,7 @@ pub fn describe(ended: &Ended) -> String {
     }
 }
 
-/// What the failure policy is told of it.
+/// The end as the failure policy wants it.
 pub fn ending(ended: &Ended) -> Ending {
     let report = if ended.diverged() {
         Report::Diverged
@@ -78,7 +78,7 @@ pub fn reason(ended: &Ended, why: Why) -> String {
     }
 }
 
-/// A rank that dies more often than its whole run takes never comes to its end.
+/// A rank that dies more often than its whole run takes never finishes.
 fn hint(has_images: bool) -> &'static str {
     if has_images {
         return "";

@@ -1,11 +1,12 @@
-//! What the dispatcher tells people and programs: an [`Event`] for each thing that happens, taken by every [`Sink`].
+//! The dispatcher's reports to people and programs: one [`Event`] for each thing that happens, which every [`Sink`]
+//! gets.
 //!
-//! An event carries all that its sinks need, so that none of them asks the dispatcher or another sink. What programs read
-//! (`--json-events`, docs/reference/options.md) is the event itself: its name and its fields, as serde has them. What is only for people
-//! or for the figures is skipped there.
+//! An event carries all that its sinks need: no sink asks the dispatcher or another sink. Programs (`--json-events`,
+//! docs/reference/options.md) read the event itself: its name and its fields, as serde has them. Fields for people or
+//! figures only are skipped there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use resurgo_wire::control::{End, Ended, LifeStatistics, Stream};
@@ -16,7 +17,7 @@ use super::ends::{describe, how_ended};
 use super::node::NodeFigures;
 use crate::channel_memory::Held;
 
-/// Something that has happened. `rank` is the rank that it has happened to.
+/// An event. `rank` is the rank that it concerns.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event<'a> {
@@ -24,7 +25,7 @@ pub enum Event<'a> {
         ranks: usize,
         protocol: &'a str,
         unix_time: f64,
-        /// All ranks return when one has failed.
+        /// All ranks return when one fails.
         #[serde(skip)]
         coordinated: bool,
     },
@@ -55,14 +56,14 @@ pub enum Event<'a> {
     NotSuspended {
         reason: &'a str,
     },
-    /// This run of the job is over before the program's end, and what it has begun from is still in `directory`. `is_damaged`: an image
-    /// that could not be used has ended it.
+    /// This run of the job ends before the program does, and the files that it began from are still in `directory`.
+    /// `is_damaged`: an unusable image has ended it.
     #[serde(skip)]
     StaysSuspended {
         directory: &'a Path,
         is_damaged: bool,
     },
-    /// This run of the job is over before the program's end, and the job can be resumed from the wave, by this name.
+    /// This run of the job ends before the program does; by this name the job can be resumed from the wave.
     #[serde(skip)]
     CanBeResumed {
         wave: u64,
@@ -72,13 +73,13 @@ pub enum Event<'a> {
     Error {
         reason: &'a str,
     },
-    /// What several nodes have been like; and which each rank is on.
+    /// Figures of several nodes, and the node of each rank.
     #[serde(skip)]
     NodesWere {
         nodes: &'a [NodeFigures],
         of_rank: &'a [usize],
     },
-    /// What each channel memory has had; none where it does not say.
+    /// What each channel memory held; none where it gives no report.
     #[serde(skip)]
     ChannelMemoriesHeld {
         held: &'a [Option<Held>],
@@ -125,10 +126,10 @@ pub enum Event<'a> {
         /// All ranks begin from theirs.
         #[serde(skip)]
         together: bool,
-        /// From when it was asked for until it could run.
+        /// From the order to start it until it could run.
         #[serde(skip)]
         beginning: Duration,
-        /// That it runs on, where ranks have some of their own.
+        /// The processors that it runs on, where ranks have some of their own.
         #[serde(skip)]
         processors: Option<&'a str>,
     },
@@ -154,10 +155,15 @@ pub enum Event<'a> {
         #[serde(skip)]
         words: Option<&'a str>,
     },
-    /// It has failed, and is started again.
+    /// It has failed, and starts again.
     #[serde(skip)]
     Restarting {
         rank: usize,
+    },
+    /// It has failed, and so many others go on without it.
+    Lost {
+        rank: usize,
+        left: usize,
     },
     CaughtUp {
         rank: usize,
@@ -165,7 +171,7 @@ pub enum Event<'a> {
         deliveries: u64,
         #[serde(rename = "replay_seconds", serialize_with = "seconds")]
         replay: Duration,
-        /// Since the failure; none: the life has followed none.
+        /// Since the failure; none: no failure preceded the life.
         #[serde(rename = "lost_seconds", serialize_with = "seconds_or_none")]
         lost: Option<Duration>,
         #[serde(skip)]
@@ -180,7 +186,7 @@ pub enum Event<'a> {
     LogFills {
         rank: usize,
     },
-    /// `anew`: it goes another way than before, so that what differs is shown, and what follows it.
+    /// `anew`: it takes another course than before, so the differing output and all that follows is shown.
     OutputDiffers {
         rank: usize,
         #[serde(serialize_with = "stream_name")]
@@ -197,7 +203,7 @@ pub enum Event<'a> {
         #[serde(serialize_with = "lossy")]
         path: &'a Path,
     },
-    /// It ends badly because of this.
+    /// What ends it badly.
     Undone {
         rank: usize,
         text: &'a str,
@@ -216,6 +222,12 @@ pub enum Event<'a> {
         ranks: &'a [usize],
         programs: &'a [&'a str],
     },
+    /// `ranks` are started in the places of `replaced`, which have failed. `places`: the first rank in each of them.
+    Replaced {
+        ranks: &'a [usize],
+        replaced: &'a [u32],
+        places: &'a [u32],
+    },
     SpawnFailed {
         rank: usize,
         reason: &'a str,
@@ -233,7 +245,7 @@ pub enum Event<'a> {
         stall: Duration,
         copy: ImageCopy,
     },
-    /// Images come less often than `every`, so that they take no more than this share of the time.
+    /// Images come less often than `every`, to take no more than this share of the time.
     ImagesHeldBack {
         share: f64,
         #[serde(skip)]
@@ -250,7 +262,7 @@ pub enum Event<'a> {
         longest: Duration,
         #[serde(rename = "mean_stall_seconds", serialize_with = "seconds")]
         mean: Duration,
-        /// The ranks of each group, where groups have had their images one after the other.
+        /// The ranks of each group, where groups took their images one after the other.
         #[serde(skip_serializing_if = "Option::is_none")]
         groups: Option<Vec<Vec<usize>>>,
         /// Groups were to be formed by communication, and it is global.
@@ -263,7 +275,7 @@ pub enum Event<'a> {
     NotCheckpointed {
         rank: usize,
         reason: &'a str,
-        /// It has been so for long, and people have not been told.
+        /// This has lasted, and people have no report of it yet.
         #[serde(skip)]
         is_news: bool,
     },
@@ -281,7 +293,43 @@ pub enum Event<'a> {
         image: u64,
         reason: &'a str,
     },
-    /// If this run is lost, what is printed from here on is printed again by the next.
+    /// Another node has the image, too. `anew`: after one was lost that had it.
+    ImageReplicated {
+        rank: usize,
+        image: u64,
+        node: u32,
+        #[serde(rename = "anew")]
+        is_anew: bool,
+    },
+    /// The images of these ranks of a wave have their pieces of parity, on these nodes. The pieces have so many bytes
+    /// together; making them took so long.
+    SetEncoded {
+        wave: u64,
+        set: u64,
+        ranks: &'a [u32],
+        nodes: &'a [u32],
+        bytes: u64,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
+        time: Duration,
+    },
+    /// The node's piece is gone or damaged.
+    PieceLost {
+        wave: u64,
+        set: u64,
+        node: u32,
+        reason: &'a str,
+    },
+    /// It was lost with its nodes, and is made anew from its set.
+    ImageRebuilt {
+        rank: usize,
+        image: u64,
+        node: u32,
+    },
+    /// Images have fewer replicas than they are to have, or some share a rack; or the same of parity.
+    FewReplicas {
+        reason: &'a str,
+    },
+    /// If this run is lost, the next one repeats all output from here on.
     OutputNotKept {
         reason: &'a str,
     },
@@ -290,10 +338,59 @@ pub enum Event<'a> {
         wave: u64,
         bytes: u64,
     },
-    /// It cannot; from an earlier wave, if there is one.
+    /// The job can be resumed only from an earlier wave, if there is one.
     WaveNotRecorded {
         wave: u64,
         reason: &'a str,
+    },
+    /// Where recovery looks for images, the nearest first, and the failures that this level survives.
+    ImageLevel {
+        level: usize,
+        what: &'a str,
+        survives: &'a str,
+        /// The user has said where images go.
+        #[serde(skip)]
+        is_asked: bool,
+    },
+    /// All files of a recorded wave, of so many bytes, are in `place`. `put`: bytes that had to go there; `took`: since
+    /// it began.
+    WaveFlushed {
+        wave: u64,
+        place: &'a str,
+        bytes: u64,
+        put: u64,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
+        took: Duration,
+    },
+    /// The place keeps what it had.
+    WaveNotFlushed {
+        wave: u64,
+        place: &'a str,
+        reason: &'a str,
+    },
+    /// The job is suspended, and its places do not get its files.
+    SuspensionNotFlushed {
+        reason: &'a str,
+    },
+    /// The program has come to its end, and what it has in a place could not be removed.
+    PlaceKeeps {
+        reason: &'a str,
+    },
+    /// No node has all of the wave any more, and nothing newer: what is missing comes from the job's places.
+    WaveComes {
+        wave: u64,
+        places: &'a str,
+    },
+    /// It cannot be reached when the job begins. Waves go there once it can.
+    PlaceAway {
+        place: &'a str,
+        reason: &'a str,
+    },
+    /// A wave was to go to `place` while another was on its way, which has begun so long ago.
+    PlaceBehind {
+        place: &'a str,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
+        since: Duration,
     },
     ImageLost {
         rank: usize,
@@ -308,10 +405,10 @@ pub enum Event<'a> {
     /// All ranks, or `ranks`, go on from `wave`, 0: the beginning.
     Returned {
         wave: u64,
-        /// The ranks of a group, which repeat what they have done since.
+        /// The ranks of a group, which repeat their work since.
         #[serde(skip_serializing_if = "Option::is_none")]
         ranks: Option<&'a [usize]>,
-        /// Where all ranks return: the work of which time is lost.
+        /// Where all ranks return: the time whose work is lost.
         #[serde(
             rename = "lost_seconds",
             serialize_with = "seconds_or_none",
@@ -319,8 +416,8 @@ pub enum Event<'a> {
         )]
         lost: Option<Duration>,
     },
-    /// From now on all ranks return when one has failed: the program has turned out not to repeat what it does, or the rank has lost what
-    /// it could recover from alone.
+    /// From now on all ranks return when one fails: the program does not repeat its work, or the rank has lost what it
+    /// could recover from alone.
     ReturnsTogether {
         rank: usize,
         reason: &'a str,
@@ -330,7 +427,7 @@ pub enum Event<'a> {
         name: &'a str,
         reason: &'a str,
     },
-    /// It has come while the job runs.
+    /// A node has joined the running job.
     NodeCame {
         node: usize,
         name: &'a str,
@@ -342,12 +439,12 @@ pub enum Event<'a> {
         name: &'a str,
         reason: &'a str,
     },
-    /// They do.
+    /// Its ranks run elsewhere.
     NodeLeft {
         node: usize,
         name: &'a str,
     },
-    /// They cannot, at least for now.
+    /// Its ranks cannot leave, at least for now.
     NodeStays {
         node: usize,
         name: &'a str,
@@ -357,6 +454,9 @@ pub enum Event<'a> {
     NodeLost {
         node: usize,
         reason: &'a str,
+        /// Its ranks begin again.
+        #[serde(skip)]
+        restarts: bool,
     },
 
     #[serde(rename = "event_logger_started")]
@@ -364,9 +464,9 @@ pub enum Event<'a> {
         logger: usize,
         pid: Option<u32>,
         epoch: u64,
-        /// That it has from the one that was lost.
+        /// Deliveries that it has from the one that was lost.
         deliveries: u64,
-        /// It has taken the place of that one.
+        /// It has taken the place of the lost one.
         #[serde(skip)]
         again: bool,
     },
@@ -389,6 +489,32 @@ pub enum Event<'a> {
         logger: usize,
         reason: &'a str,
     },
+    /// A checkpoint server that the job has started serves.
+    #[serde(rename = "checkpoint_server_started")]
+    StoreServerStarted {
+        server: &'a str,
+        pid: u32,
+        /// It has taken the place of one that was lost.
+        #[serde(skip)]
+        again: bool,
+    },
+    #[serde(rename = "checkpoint_server_lost")]
+    StoreServerLost {
+        server: &'a str,
+        reason: &'a str,
+    },
+    /// It cannot be started again for now: what it has is of no use.
+    #[serde(rename = "checkpoint_server_away")]
+    StoreServerAway {
+        server: &'a str,
+        reason: &'a str,
+    },
+    /// What the job has stored stays on these hosts, in these directories: it has not come to its end, or they cannot be
+    /// removed.
+    #[serde(skip)]
+    StoreServersKeep {
+        kept: &'a [(String, PathBuf)],
+    },
     ChannelMemoryStarted {
         memory: usize,
         pid: Option<u32>,
@@ -402,7 +528,7 @@ pub enum Event<'a> {
     },
 }
 
-/// What the job was, for the event of its end.
+/// A summary of the job, for the event of its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub failures: u64,
@@ -428,7 +554,7 @@ pub struct Summary {
     pub spilled_segments: u64,
 }
 
-/// What a rank's messages have carried beside their payload.
+/// What a rank's messages carried beside their payload.
 #[derive(Debug, Clone, Serialize)]
 pub struct Piggybacks {
     messages: u64,
@@ -501,7 +627,15 @@ fn how_it_ended<S: Serializer>(end: &End, serializer: S) -> Result<S::Ok, S::Err
     serializer.serialize_str(&how_ended(*end))
 }
 
-/// Something that events are told to.
+/// A receiver of events.
 pub trait Sink {
     fn take(&mut self, event: &Event, now: Instant);
+}
+
+impl<S: Sink> Sink for Option<S> {
+    fn take(&mut self, event: &Event, now: Instant) {
+        if let Some(sink) = self {
+            sink.take(event, now);
+        }
+    }
 }

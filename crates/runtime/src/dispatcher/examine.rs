@@ -1,4 +1,4 @@
-//! Whether jobs could run on hosts: each is examined as it is before a job begins, and whether all reach one another.
+//! Checks whether jobs can run on hosts: examines each as before a job begins, and whether all reach one another.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use resurgo_wire::control::{ToAgent, ToDispatcher};
 
 use super::cluster::Cluster;
-use super::launching::{Arrived, Launching};
+use super::launching::Launching;
 use super::start_error::StartError;
 use crate::connection::Connection;
 use crate::reach;
 
-/// How long agents go on without a word from here: nobody answers their heartbeats.
+/// How long agents go on without a message from here: heartbeats get no answer during a check.
 pub const LEASE: Duration = Duration::from_secs(600);
 /// How long they may take to try the ways to all others.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,9 +26,10 @@ pub struct Examined {
 /// Examines all hosts of a cluster. Its lease should be [`LEASE`].
 ///
 /// # Errors
-/// Nothing can be examined here.
+/// The hosts cannot be examined from here.
 pub fn examine(cluster: &Cluster) -> Result<Vec<Examined>, String> {
-    let arrived = wait_for_all(cluster).map_err(|error| error.to_string())?;
+    let mut launching = wait_for_all(cluster).map_err(|error| error.to_string())?;
+    let arrived = launching.fates();
     let mut hosts: Vec<Examined> = Vec::new();
     let mut there = Vec::new();
     for (place, (name, fate)) in arrived.into_iter().enumerate() {
@@ -68,21 +69,19 @@ pub fn examine(cluster: &Cluster) -> Result<Vec<Examined>, String> {
             }
         }
     }
-    // Not before: each is there for the others.
+    // Only now: the others needed each of them.
     there.into_iter().for_each(|(_, arrived)| arrived.end());
+    launching.end();
     Ok(hosts)
 }
 
-/// What has become of each host.
-type Fates = Vec<(String, Result<Arrived, String>)>;
-
-fn wait_for_all(cluster: &Cluster) -> Result<Fates, StartError> {
+fn wait_for_all(cluster: &Cluster) -> Result<Launching, StartError> {
     let key = crate::sys::random().map_err(super::start_error::cannot("read /dev/urandom"))?;
     let mut launching = Launching::begin(cluster.clone(), key, None)?;
     while launching.is_waiting() {
         launching.step(None)?;
     }
-    Ok(launching.fates())
+    Ok(launching)
 }
 
 fn reached(connection: &mut Connection) -> io::Result<Vec<Option<String>>> {

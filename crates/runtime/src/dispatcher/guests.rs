@@ -1,14 +1,14 @@
-//! Nodes that come and go while the job runs: who is awaited, and who is to leave.
+//! Nodes that come and go while the job runs.
 
 use resurgo_wire::control::Job;
 
 use super::launching::Launching;
 
-/// What is awaited, and what each node that comes is told.
+/// The expected nodes, and what each arriving node needs to know.
 pub struct Coming {
     pub launching: Launching,
     pub job: Box<Job>,
-    /// Who waits for a host that is to be added: its name, and the client.
+    /// Clients that wait for added hosts: the host's name, and the client.
     pub clients: Vec<(String, u64)>,
     /// Nodes that are to have no ranks.
     pub leaving: Vec<Leaving>,
@@ -28,8 +28,10 @@ impl Coming {
 /// A node that is to have no ranks.
 pub struct Leaving {
     pub node: usize,
-    /// Who waits for it; nobody: its machine is about to be taken away.
+    /// The client that waits for it; none: its machine is about to be taken away.
     pub client: Option<u64>,
-    /// Its agent ends then.
+    /// Its agent ends afterwards.
     pub removed: bool,
+    /// Its agent has been told to end, with its ranks.
+    pub ends: bool,
 }

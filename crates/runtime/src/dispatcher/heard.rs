@@ -1,11 +1,11 @@
-//! What the agent says, and what follows from it.
+//! Agents' messages, and what follows from them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
 use resurgo_protocol::policy::Decision;
-use resurgo_wire::control::{Ended, ToAgent, ToDispatcher};
+use resurgo_wire::control::{Ended, ToDispatcher};
 use resurgo_wire::node_memory::EXIT_REPORT;
 
 use super::ends::{self, reason};
@@ -14,7 +14,7 @@ use super::images::finished;
 use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
-    /// What the agent of node number `node` has said.
+    /// Handles a message from the agent of node number `node`.
     pub(super) fn heard(&mut self, node: usize, message: ToDispatcher) {
         use ToDispatcher as To;
         match message {
@@ -23,54 +23,69 @@ impl Dispatcher {
             To::Started { .. } | To::CaughtUp { .. } | To::Ended(_) | To::NotStarted { .. } => {
                 self.heard_of_life(message);
             }
-            To::LogGrows { .. } | To::ImageWanted { .. } | To::ImageWritten { .. } | To::MemoryRead { .. } => {
-                self.heard_of_image(message)
-            }
+            To::LogGrows { .. }
+            | To::ImageWanted { .. }
+            | To::ImageWritten { .. }
+            | To::MemoryRead { .. }
+            | To::SetEncoded { .. } => self.heard_of_image(message),
+            To::Looked { number, ranks } => self.front.watchers.looked(node, number, ranks),
+            To::Holds { images, pieces } => self.agents.holds(node, images, pieces),
             To::Began { .. }
             | To::Said { .. }
             | To::Output { .. }
             | To::OutputAwaited { .. }
             | To::OutputEnd { .. }
             | To::AtImage { .. }
+            | To::Deliveries { .. }
             | To::StdinWanted { .. } => self.keep_books(message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             To::State { wave, ranks } => self.state_told(node, wave, ranks),
-            To::Shared(offer) => self.agents.tell_others(node, &ToAgent::Shared(offer)),
-            // Those are no news of the job, and are heard elsewhere.
+            To::Flushed {
+                place,
+                generation,
+                sent,
+            } => self.flushed(node, place, &generation, sent),
+            To::Shared(offer) => self.share(node, offer),
+            // These are handled elsewhere and are no news of the job.
             To::Arrived(_) | To::Reached { .. } | To::Beat { .. } => {}
             To::LogsMeasured { bytes } => {
                 self.agents.have_measured(node, bytes);
                 self.mind_measured();
             }
+            To::Served { server, reports, end } => self.server_heard(node, server, reports, end),
             To::Preempted { reason } => self.is_preempted(node, &reason),
             To::Failed { reason } => self.cannot_go_on(&reason),
-            To::Resumed { ranks, transit } => self.resumed(ranks, transit, None),
+            To::Resumed { ranks, transit } => self.resumed(ranks, Vec::new(), transit, None),
             To::ResumedElsewhere { reason } => self.resumed_elsewhere(&reason),
             To::Halted if self.agents.has_halted() => self.halted(),
             To::Halted => {}
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
             To::NotSuspended { reason } => self.not_suspended(&reason),
+            To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => self.node_lost(node),
             To::Stopped { statistics } => {
                 if self.agents.has_stopped(node, statistics) {
                     self.gather_statistics();
                 }
+                self.end_servers();
             }
             To::ProgramReplaced { rank, path } => {
                 let path = Path::new(&path);
                 self.bus.tell(Event::ProgramReplaced { rank, path });
             }
             To::Undone { rank, text } => self.bus.tell(Event::Undone { rank, text: &text }),
+            To::Survivor { rank, said } => self.survivor_says(rank, said),
+            To::Knows { round } => self.survivors_know(node, round),
             To::Bypassed { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
         }
     }
 
-    /// All nodes have ended the job.
+    /// All nodes have ended the job: sums up their statistics.
     pub(super) fn gather_statistics(&mut self) {
         let of_rank = self.nodes_of_ranks();
         self.stopped = Some(self.agents.statistics(|rank| of_rank.get(rank).copied().unwrap_or(0)));
     }
 
-    /// The beginning, the way and the end of ranks' lives.
+    /// Beginning, course and end of ranks' lives.
     fn heard_of_life(&mut self, message: ToDispatcher) {
         match message {
             ToDispatcher::Started {
@@ -134,7 +149,7 @@ impl Dispatcher {
         }
         let spawned_by = self.spawning.by.get(&rank).copied();
         if returns {
-            // It had ended before the agent heard that all ranks return, and returns with them.
+            // It ended before the agent knew that all ranks return, and returns with them.
             self.bus.failed(ended, spawned_by, None);
             return;
         }
@@ -146,6 +161,7 @@ impl Dispatcher {
         }
         let decision = self.policy.ended(&ends::ending(ended));
         if decision == Decision::Finished {
+            self.survivor_finished(rank);
             return self.rank_finished(ended);
         }
         if self.ended_by_user(ended) {
@@ -160,6 +176,7 @@ impl Dispatcher {
         match decision {
             Decision::Restart => self.restart(ended),
             Decision::EndJob(why) => self.end(why.exit_code(ended.end, EXIT_REPORT), Duration::ZERO),
+            Decision::Lost => self.rank_lost(rank, ended.end),
             Decision::Finished => {}
         }
     }
@@ -173,6 +190,11 @@ impl Dispatcher {
             self.checkpoints.left(rank);
             self.suspension.rank_finished(rank);
         }
+        self.end_if_all_have_finished();
+    }
+
+    /// Ranks that are lost, or have finished, do nothing any more.
+    pub(super) fn end_if_all_have_finished(&mut self) {
         if self.policy.all_finished() {
             let code = self.policy.exit_code();
             self.end_program(code);
@@ -208,7 +230,7 @@ impl Dispatcher {
         self.cannot_go_on(&text);
     }
 
-    /// A rank that was to begin again cannot: its images are lost, and others have forgotten what it would need.
+    /// A rank cannot begin again: its images are lost, and others have forgotten what it needs.
     pub(super) fn cannot_recover_alone(&mut self, rank: usize) {
         let reason = "its last image is lost, and messages from before that image are not kept";
         if self.verdict.is_some() || self.returns(rank) {
@@ -223,7 +245,7 @@ impl Dispatcher {
         self.return_all(rank);
     }
 
-    /// Images and waves, and why they are wanted.
+    /// Images and waves, and requests for them.
     fn heard_of_image(&mut self, message: ToDispatcher) {
         match message {
             ToDispatcher::LogGrows {
@@ -255,12 +277,16 @@ impl Dispatcher {
                 });
                 self.suspension.image_written(rank, time);
             }
+            ToDispatcher::SetEncoded { set, bytes, encode_ns } => {
+                let time = Duration::from_nanos(encode_ns);
+                self.images.sets.made(set, bytes, time);
+            }
             ToDispatcher::MemoryRead { rank, number } => self.bus.tell(Event::MemoryRead { rank, image: number }),
             _ => {}
         }
     }
 
-    /// Ranks cannot be started. What is told last must say why, also to those who have not been told of the image.
+    /// Ranks cannot be started. The last report gives the reason, also to a user who has not seen the image's report.
     pub(super) fn cannot_go_on(&mut self, reason: &str) {
         let image = self.images.unusable.values().next();
         let image = image.filter(|_| self.suspension.resumed_from.is_some());

@@ -1,4 +1,4 @@
-//! Asking for images, of single ranks or of all at one moment, and answering those who wait for them.
+//! Requests for images, of single ranks or of all at one moment, and answers to waiting clients.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use resurgo_protocol::group::Groups;
 use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Ended, ToAgent};
+use resurgo_wire::replica::{Offer, What};
 
 use super::events::{Event, ImageCopy};
 use super::{Dispatcher, leaving, suspend};
@@ -36,7 +37,7 @@ impl Dispatcher {
         }
     }
 
-    /// Who of all nodes has the largest logs is known when all have said so of their ranks.
+    /// Once all nodes have measured their ranks' logs, the dispatcher knows which rank's is largest.
     pub(super) fn mind_measured(&mut self) {
         let of_rank = self.nodes_of_ranks();
         if let Some(bytes) = self.agents.measured(&of_rank) {
@@ -57,7 +58,7 @@ impl Dispatcher {
             let members = self.members(unit);
             let mut gone = members.iter().filter(|rank| self.policy.has_finished(**rank));
             match gone.next() {
-                // Of a group that has finished nobody needs anything.
+                // A finished group's messages and images are not needed any more.
                 Some(_) if self.is_hierarchical() && gone.count() + 1 == members.len() => {}
                 Some(rank) => {
                     self.checkpoints.want(std::iter::once(unit), None, now);
@@ -67,6 +68,18 @@ impl Dispatcher {
             }
         }
         self.checkpoints.want(std::iter::empty(), client, now);
+    }
+
+    /// All nodes see the file, which `node` has told: the others must know it.
+    pub(super) fn share(&mut self, node: usize, offer: Offer) {
+        if let What::Image { rank, number } = offer.what {
+            let oldest = self.coordinator.oldest_image(rank).unwrap_or(number);
+            self.images
+                .shared
+                .retain(|(of, known), _| *of != rank || *known >= oldest);
+            self.images.shared.insert((rank, number), offer.clone());
+        }
+        self.agents.tell_others(node, &ToAgent::Shared(offer));
     }
 
     pub(super) fn tell_who_waits_for_images(&mut self) {
@@ -93,7 +106,7 @@ impl Dispatcher {
         }
     }
 
-    /// Tells those who wait how far it has come, once a second.
+    /// Sends waiting clients a progress line, once a second.
     pub(super) fn tell_progress(&mut self) {
         let waiting = self.checkpoints.waiting().iter().chain(self.suspension.clients());
         let clients: Vec<u64> = waiting
@@ -120,13 +133,13 @@ impl Dispatcher {
         }
     }
 
-    /// Ranks have images together, in waves.
+    /// Ranks take images together, in waves.
     pub(super) fn has_waves(&self) -> bool {
         self.coordinator.has_waves()
     }
 
-    /// There are to be no more waves, for this reason: from now on ranks have images alone, as long as they recover alone. Where
-    /// they do not, all stays as it is.
+    /// Gives up waves for this reason: from now on each rank takes images alone. Where ranks cannot recover alone,
+    /// nothing changes.
     pub(super) fn only_logs(&mut self, why: &str) {
         let Some(left) = self.coordinator.protocol().without_waves() else {
             return;
@@ -137,8 +150,8 @@ impl Dispatcher {
         self.coordinate(Fact::OnlyLogs);
     }
 
-    /// A rank cannot recover alone. Where waves have been given up all begin again, as they would have done if no image had ever been
-    /// asked for: images of single ranks are of no use for that. Not with ranks that were spawned, nor in a job that was resumed.
+    /// A rank cannot recover alone. Where waves were given up, all ranks begin again from the beginning: images of
+    /// single ranks are of no use for a return of all. Not with spawned ranks, nor in a resumed job.
     pub(super) fn have_waves_again(&mut self) {
         let former = self.coordinator.protocol().with_waves_again();
         let Some(former) = former.filter(|_| self.coordinator.may_begin_again()) else {
@@ -152,8 +165,8 @@ impl Dispatcher {
         self.coordinate(Fact::WavesAgain);
     }
 
-    /// Whether all ranks (of the unit) return to the last wave because of this failure. Where there are logs that is only so when the
-    /// program has turned out not to repeat what it does, from then on.
+    /// Whether all ranks (of the unit) return to the last wave because of this failure. With logs they do so only once
+    /// the program has shown that it does not repeat its work.
     pub(super) fn all_return(&mut self, ended: &Ended) -> bool {
         if self.is_hierarchical() || !self.has_waves() || !self.coordinator.protocol().logs() {
             return self.has_waves();
@@ -168,13 +181,13 @@ impl Dispatcher {
         self.together
     }
 
-    /// A rank could not recover alone, for this reason: none tries to any more.
+    /// A rank could not recover alone, for this reason: from now on all ranks return together.
     pub(super) fn all_return_from_now_on(&mut self, rank: usize, why: &str) {
         self.together = true;
         self.bus.tell(Event::ReturnsTogether { rank, reason: why });
     }
 
-    /// All ranks (of its unit) return to the last wave, as `rank` has failed.
+    /// Returns all ranks (of its unit) to the last wave: `rank` has failed.
     pub(super) fn return_all(&mut self, rank: usize) {
         for rank in self.members(self.unit(rank)) {
             self.pids[rank] = None;
@@ -235,7 +248,7 @@ impl Dispatcher {
         self.wave_for_suspension(&members);
     }
 
-    /// There is no new image of `rank`, or no wave because of it; earlier ones stand.
+    /// There is no new image of `rank`, or no wave because of it; earlier ones stay valid.
     pub(super) fn not_checkpointed(&mut self, rank: usize, reason: &str) {
         let now = Instant::now();
         let unit = self.unit(rank);
@@ -250,7 +263,7 @@ impl Dispatcher {
             is_news: refused.is_news,
         });
         if refused.lasts && !self.together {
-            // One rank must not keep all others from having images.
+            // One rank must not keep all others without images.
             self.only_logs(&why);
         }
     }
@@ -260,7 +273,7 @@ impl Dispatcher {
         self.coordinator.is_hierarchical()
     }
 
-    /// What [`Checkpoints`] knows `rank` as: with waves the job, or its group, is one.
+    /// The number of `rank` in [`Checkpoints`]: with waves the job, or its group, is one unit.
     pub(super) fn unit(&self, rank: usize) -> usize {
         match self.has_waves() {
             true => self.coordinator.unit(rank as u32),
@@ -268,7 +281,7 @@ impl Dispatcher {
         }
     }
 
-    /// The ranks of what [`Checkpoints`] knows as one.
+    /// The ranks of a unit of [`Checkpoints`].
     pub(super) fn members(&self, unit: usize) -> Vec<usize> {
         match self.has_waves() {
             true => {
@@ -279,12 +292,12 @@ impl Dispatcher {
         }
     }
 
-    /// The unit of `rank` is being returned to a wave.
+    /// The unit of `rank` is returning to a wave.
     pub(super) fn returns(&self, rank: usize) -> bool {
         self.has_waves() && self.coordinator.is_returning(rank as u32)
     }
 
-    /// Which of what [`Checkpoints`] knows can have an image: single ranks, groups, or the job.
+    /// Which units of [`Checkpoints`] can have an image: single ranks, groups, or the job.
     pub(super) fn runs(&self) -> impl Fn(usize) -> bool + use<> {
         let mut runs = vec![true; self.pids.len()];
         for (rank, pid) in self.pids.iter().enumerate() {
@@ -300,7 +313,7 @@ fn ranks_of(groups: &Groups) -> Vec<Vec<usize>> {
     (1..=groups.count()).map(ranks).collect()
 }
 
-/// Why there can be no wave any more.
+/// Why no wave is possible any more.
 pub(super) fn finished(rank: usize) -> String {
     format!("rank {rank} has finished")
 }

@@ -1,9 +1,11 @@
-//! The job's directory as the dispatcher of several nodes has it, and what it writes down there so that the job outlives all of its
-//! processes: agents tell what they know of their ranks ([`ToDispatcher::State`](resurgo_wire::control::ToDispatcher::State)), and a thread
-//! writes that with the dispatcher's own part ([`crate::suspended`]).
+//! The job's directory as the dispatcher of several nodes uses it, and the record there that lets the job outlive all
+//! of its processes. Agents report what they know of their ranks
+//! ([`ToDispatcher::State`](resurgo_wire::control::ToDispatcher::State)). A thread writes that with the dispatcher's
+//! own part ([`crate::suspended`]).
 //!
-//! The directory is on a file system that all nodes see, or each has one of its own under the same path: a file that the dispatcher puts
-//! into its own tells. Images are in the directories of nodes; which of them has one is found out when the job goes on.
+//! The directory is on a file system that all nodes see, or each node has its own under the same path. A file that the
+//! dispatcher puts into its own tells which. Images are in the directories of nodes; a resumed job finds out which node
+//! has which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,15 +16,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nix::fcntl::OFlag;
-use resurgo_protocol::coordinator::{Former, Place};
+use resurgo_protocol::coordinator::{Former, FormerSet, Place};
 use resurgo_wire::control::{Job, JobDirectory, Sight};
 use serde_json::{Value, json};
 
-use crate::own_directory::Directory;
+use crate::note::log_of;
 use crate::suspended::ranks::RankState;
-use crate::suspended::{self, About, Header, Key, Reader, Section, Suspended, Writer};
+use crate::suspended::{self, About, Header, Key, Reader, Section, Suspended, Writer, transit};
+use resurgo_store::own_directory::Directory;
 
-/// What is written down: a wave, with those since the oldest; or the job as it is when it is suspended.
+/// The contents of a record: a wave, with those since the oldest; or the job at its suspension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Wave { number: u64, oldest: u64 },
@@ -38,16 +41,16 @@ impl What {
     }
 }
 
-/// What has become of it.
+/// The outcome of a record.
 pub(super) enum Ended {
     Written(What, u64),
     Failed(What, io::Error),
 }
 
-/// What nodes tell of their ranks.
+/// Nodes' reports on their ranks.
 struct Gathering {
     what: What,
-    /// Those that have yet to tell.
+    /// Nodes whose report is missing.
     awaited: BTreeSet<usize>,
     ranks: BTreeMap<usize, Value>,
 }
@@ -62,17 +65,19 @@ enum Step {
 pub(super) struct JobFiles {
     directory: Arc<Directory>,
     key: Key,
-    /// Keeps others from resuming the job.
+    /// Keeps other runs from resuming the job.
     locks: Vec<File>,
     /// See [`JobDirectory`].
     sign: String,
-    /// What the job goes on from, until it is read.
+    /// The files that the job goes on from, until they are read.
     reader: Option<Reader>,
-    /// As a later run is to find it.
+    /// The job, as a later run finds it.
     job: Job,
     gathering: Option<Gathering>,
+    /// Waves whose transit this run has written.
+    transit: BTreeSet<u64>,
     writing: Option<(What, Step, JoinHandle<io::Result<u64>>)>,
-    /// Written to when a thread has something to say.
+    /// Written to when a thread has a result.
     wake: Option<PipeWriter>,
 }
 
@@ -108,12 +113,13 @@ impl JobFiles {
             reader: None,
             job: suspended::lasting(job),
             gathering: None,
+            transit: BTreeSet::new(),
             writing: None,
             wake: None,
         })
     }
 
-    /// What agents are told of it.
+    /// What agents need to know of it.
     pub fn place(&self) -> JobDirectory {
         JobDirectory {
             path: self.directory.path().as_os_str().to_owned(),
@@ -129,7 +135,7 @@ impl JobFiles {
         self.wake = Some(wake);
     }
 
-    /// Reads all that the job goes on from; the standard input so far goes into `input`.
+    /// Reads all files that the job goes on from; the standard input so far goes into `input`.
     pub fn read(&mut self, input: Option<&Path>) -> Result<(), String> {
         let Some(mut reader) = self.reader.take() else {
             return Ok(());
@@ -142,7 +148,7 @@ impl JobFiles {
         section(None)?;
         let length = section(spool.as_ref())?;
         if let Some(spool) = spool {
-            // The last of it may be zeros, which are in no file.
+            // Zeros at the end are in no file.
             spool.set_len(length).map_err(failed)?;
         }
         let (_, _, locks) = reader.finish().map_err(|error| error.to_string())?;
@@ -150,7 +156,28 @@ impl JobFiles {
         Ok(())
     }
 
-    /// These nodes are asked for what they know of their ranks. What was asked before is not waited for any more.
+    /// Those of these waves that have a transit file.
+    pub fn have_transit(&self, waves: BTreeSet<u64>) -> Vec<u64> {
+        let has = |wave: &u64| self.directory.has(transit::name(*wave));
+        waves.into_iter().filter(has).collect()
+    }
+
+    /// The directory.
+    pub fn file(&self) -> io::Result<std::fs::File> {
+        self.directory.file().try_clone()
+    }
+
+    pub fn read_transit(&self, wave: u64) -> io::Result<Vec<u8>> {
+        transit::read(&self.directory, &self.key, wave)
+    }
+
+    /// Those of these waves whose transit is still to be written.
+    pub fn lacks_transit(&self, waves: &[u64]) -> Vec<u64> {
+        let all = waves.iter().filter(|wave| !self.transit.contains(wave));
+        all.copied().collect()
+    }
+
+    /// Begins to gather the reports of these nodes. Gives up an earlier gathering.
     pub fn gather(&mut self, what: What, nodes: Vec<usize>) {
         self.gathering = Some(Gathering {
             what,
@@ -159,7 +186,7 @@ impl JobFiles {
         });
     }
 
-    /// A node has told. Answers what can be written down now.
+    /// A node has reported. Returns what can be recorded now.
     pub fn heard(&mut self, node: usize, wave: Option<u64>, ranks: Vec<(usize, Value)>) -> Option<What> {
         let gathering = self.gathering.as_mut()?;
         if gathering.what.wave() != wave || !gathering.awaited.remove(&node) {
@@ -169,15 +196,24 @@ impl JobFiles {
         gathering.awaited.is_empty().then_some(gathering.what)
     }
 
-    /// A node is lost. Answers what cannot be written down for that.
+    /// A node is lost. Returns what cannot be recorded because of it.
     pub fn give_up_gathering(&mut self) -> Option<What> {
         self.gathering.take().map(|gathering| gathering.what)
     }
 
-    /// A thread begins to write what has been gathered, with the dispatcher's part. `input`: the standard input, and how much of it.
-    pub fn write(&mut self, about: Value, input: Option<(PathBuf, u64)>) -> Option<Ended> {
+    /// Starts a thread that writes the gathered reports with the dispatcher's part. `input`: the standard input, and
+    /// how much of it. `transit`: what was in transit, by wave.
+    pub fn write(
+        &mut self,
+        about: Value,
+        input: Option<(PathBuf, u64)>,
+        transit: Vec<(u64, Vec<u8>)>,
+    ) -> Option<Ended> {
         let Gathering { what, ranks, .. } = self.gathering.take()?;
-        match self.start_writing(about, ranks.into_values().collect(), input) {
+        self.transit.extend(transit.iter().map(|(wave, _)| *wave));
+        // All may have returned to this wave while a newer one was being written down.
+        let former = self.writing.take().map(|(_, _, thread)| thread);
+        match self.start_writing(about, ranks.into_values().collect(), input, transit, former) {
             Ok(thread) => self.writing = Some((what, Step::Writing, thread)),
             Err(error) => return Some(self.failed(what, error)),
         }
@@ -189,6 +225,8 @@ impl JobFiles {
         about: Value,
         ranks: Vec<Value>,
         input: Option<(PathBuf, u64)>,
+        transit: Vec<(u64, Vec<u8>)>,
+        former: Option<JoinHandle<io::Result<u64>>>,
     ) -> io::Result<JoinHandle<io::Result<u64>>> {
         let about: About = serde_json::from_value(about)?;
         if ranks.len() < about.ranks {
@@ -198,7 +236,12 @@ impl JobFiles {
         let input = Section::of_input(input)?;
         let (directory, key) = (self.directory.clone(), self.key);
         self.in_thread(move || {
-            // Logs are not written down: of what is on several nodes nothing else is in the memory.
+            // Both use the same names.
+            former.map(JoinHandle::join);
+            for (wave, bytes) in transit {
+                transit::write(&directory, &key, wave, bytes)?.sync_all()?;
+            }
+            // The logs that waves need are beside their images.
             let sections = vec![Section::default(), Section::default(), input];
             let mut writer = Writer::begin(&directory, &key, &header, sections)?;
             while writer.step()? {}
@@ -218,7 +261,7 @@ impl JobFiles {
         })
     }
 
-    /// What has come to its end. `counts`: whether that is still worth a name.
+    /// The record that is complete, or has failed. `counts`: whether it still deserves its name.
     pub fn mind(&mut self, counts: impl FnOnce(What) -> bool) -> Option<Ended> {
         let (what, step, thread) = self.writing.take_if(|(_, _, thread)| thread.is_finished())?;
         let answer = thread
@@ -249,12 +292,32 @@ impl JobFiles {
         None
     }
 
-    fn failed(&self, what: What, error: io::Error) -> Ended {
+    fn failed(&mut self, what: What, error: io::Error) -> Ended {
         suspended::give_up(&self.directory);
+        // Some may not have been written.
+        self.transit.clear();
         Ended::Failed(what, error)
     }
 
-    /// The job does not begin after all.
+    /// Removes the record.
+    pub fn forget(&mut self) {
+        self.gathering = None;
+        // A record that is being written gets no name, as its wave does not count any more.
+        self.writing.take_if(|(_, step, _)| matches!(step, Step::Naming));
+        suspended::forget(&self.directory);
+    }
+
+    /// Removes what was in transit in other waves than these.
+    pub fn remove_transit(&mut self, stay: &[u64]) {
+        self.transit.retain(|wave| stay.contains(wave));
+        for name in self.directory.names() {
+            if transit::wave_of(&name).is_some_and(|wave| !stay.contains(&wave)) {
+                let _ = self.directory.remove(&name);
+            }
+        }
+    }
+
+    /// The job does not begin.
     pub fn leave(self) {
         let _ = self.directory.remove(&self.sign);
         if self.reader.is_none() {
@@ -266,7 +329,7 @@ impl JobFiles {
         self.directory.path()
     }
 
-    /// Nothing of the job runs any more. `finished`: the program has come to its end.
+    /// No process of the job runs any more. `finished`: the program has come to its end.
     pub fn close(self, finished: bool, well: bool) {
         if let Some((_, _, thread)) = self.writing {
             let _ = thread.join();
@@ -282,18 +345,41 @@ impl JobFiles {
     }
 }
 
-/// What a later run knows of ranks, by what the nodes of this one have of their images.
+/// What a later run knows of ranks from the images that its nodes have.
 pub(super) struct Found {
     pub ranks: Vec<Former>,
     /// Images that are on none of the nodes: rank, number, name of the file.
     pub missing: Vec<(usize, u64, String)>,
+    /// Sets of images with parity, of which these nodes have pieces.
+    pub sets: Vec<FormerSet>,
+}
+
+/// The sets whose pieces nodes see.
+fn sets_of(sights: &[Sight]) -> Vec<FormerSet> {
+    let mut sets: BTreeMap<u64, FormerSet> = BTreeMap::new();
+    for (sight, node) in sights.iter().zip(0..) {
+        for piece in &sight.pieces {
+            let set = sets.entry(piece.set).or_insert_with(|| FormerSet {
+                number: piece.number,
+                set: piece.set,
+                members: piece.members.clone(),
+                pieces: Vec::new(),
+            });
+            let is_known = set.pieces.iter().any(|(index, _)| *index == piece.index);
+            if (set.number, &set.members) == (piece.number, &piece.members) && !is_known {
+                set.pieces.push((piece.index, node));
+            }
+        }
+    }
+    sets.into_values().collect()
 }
 
 impl Found {
-    /// `is_shared`: all nodes see what one of them sees.
-    pub fn of(states: &[RankState], sights: &[Sight], is_shared: bool) -> Found {
+    /// `is_shared`: all nodes see what one of them sees. `has_logs`: an image is of use with its log only.
+    pub fn of(states: &[RankState], sights: &[Sight], is_shared: bool, has_logs: bool) -> Found {
         let mut missing = Vec::new();
-        let has = |sight: &Sight, name: &OsStr| sight.images.iter().any(|image| OsStr::new(image) == name);
+        let sees = |sight: &Sight, name: &OsStr| sight.images.iter().any(|image| OsStr::new(image) == name);
+        let has = |sight: &Sight, name: &OsStr| sees(sight, name) && (!has_logs || sees(sight, &log_of(name)));
         let ranks = states.iter().enumerate().map(|(rank, state)| {
             let mut former = Former {
                 asked: state.images.asked,
@@ -316,14 +402,32 @@ impl Found {
             former
         });
         let ranks = ranks.collect();
-        Found { ranks, missing }
+        let sets = sets_of(sights);
+        Found { ranks, missing, sets }
     }
 
-    /// There is an image of which each rank has its own, or nothing is needed of one.
+    /// The rank has the image, or it can be made anew.
+    pub fn has(&self, rank: usize, number: u64) -> bool {
+        let has = |rank: usize| self.ranks.get(rank).is_some_and(|rank| rank.files.contains(&number));
+        let can_be_made = |set: &FormerSet| {
+            let files = set.members.iter().filter(|rank| has(**rank as usize)).count();
+            set.number == number
+                && set.members.contains(&(rank as u32))
+                && files + set.pieces.len() >= set.members.len()
+        };
+        has(rank) || self.sets.iter().any(can_be_made)
+    }
+
+    /// All waves of which something is there.
+    pub fn waves(&self) -> BTreeSet<u64> {
+        let of_files = self.ranks.iter().flat_map(|rank| rank.files.iter().copied());
+        of_files.chain(self.sets.iter().map(|set| set.number)).collect()
+    }
+
+    /// Each rank has an image of one and the same wave, or needs none.
     pub fn has_wave(&self) -> bool {
-        let mut ranks = self.ranks.iter().filter(|rank| !rank.finished);
-        let Some(first) = ranks.next() else { return true };
-        let mut numbers = first.files.iter();
-        numbers.any(|number| ranks.clone().all(|rank| rank.files.contains(number)))
+        let ranks = self.ranks.iter().zip(0..).filter(|(rank, _)| !rank.finished);
+        let is_whole = |number: u64| ranks.clone().all(|(_, rank)| self.has(rank, number));
+        ranks.clone().next().is_none() || self.waves().into_iter().any(is_whole)
     }
 }

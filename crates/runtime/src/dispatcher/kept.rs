@@ -1,23 +1,23 @@
-//! Output that a later run of the job must know of, should this one be killed: see [`crate::printed`].
+//! Output that a later run of the job must know if this one is killed: see [`crate::printed`].
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::own_directory::Directory;
 use crate::printed::{Journal, Regular};
+use resurgo_store::own_directory::Directory;
 
-/// Kinds of entries that nothing was printed for.
+/// Kinds of entries without printed text.
 pub(super) const END: u32 = 2;
 pub(super) const END_ALL: u32 = 3;
 
-/// What is kept of the output, and where.
+/// Kept output, and its file.
 #[derive(Default)]
 pub(super) struct Kept {
     pub journal: Option<(Directory, Journal)>,
-    /// What is written is counted.
+    /// Written bytes are counted.
     pub counts: bool,
-    /// What standard output led to when this run began, and what the runs before had written to it.
+    /// The target of standard output when this run began, and the bytes that earlier runs had written to it.
     pub began: Option<Regular>,
     pub before: u64,
 }
@@ -35,7 +35,7 @@ impl Kept {
         }
     }
 
-    /// Something is printed that has not gone where it goes to. Answers why it could not be noted.
+    /// Notes text that is printed but not yet at its destination. Returns why it could not be noted.
     pub fn note(&mut self, rank: usize, kind: u32, bytes: &[u8]) -> Option<io::Error> {
         let (_, journal) = self.journal.as_mut()?;
         let error = journal.append(rank, kind, bytes).err()?;

@@ -1,11 +1,13 @@
-//! The agents of a job on several nodes: how they are started or join, and the wait until they have come.
+//! The agents of a job on several nodes: their start or arrival, and the wait for them.
 //!
-//! Each gets an [`Invitation`] on its standard input, connects back, and proves the job's key. A node that cannot be reached, has no
-//! resurgo, or is not like this one is *missing*. If more are than may be, the job ends before it has begun.
+//! Each gets an [`Invitation`] on its standard input, connects back, and proves the job's key. A node that cannot be
+//! reached, has no resurgo, or is not like this one is *missing*. If more are missing than may be, the job ends before
+//! it begins. Where many hosts are reached by ssh, helpers start most agents.
 
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -14,36 +16,39 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use resurgo_wire::control::join::{self, Joining, Welcome};
 use resurgo_wire::control::{
-    Alike, Arrival, Invitation, Job, JobDirectory, MOST_NODES, Message, Nodes, Sight, ToAgent, ToDispatcher,
-    first_message,
+    Alike, Arrival, Errand, Invitation, Job, JobDirectory, MOST_NODES, Nodes, Serve, Sight, ToAgent, ToDispatcher,
 };
 use resurgo_wire::handshake::Server;
 
 use super::cluster::{Cluster, Host, Launcher};
+use super::door::Door;
+use super::helpers::{self, Helpers};
 use super::node::Node;
+use super::servers;
 use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
-use crate::reception::{Framing, Guest as _, Reception, Stranger};
+use crate::reception::Reception;
 use crate::stream::Tls;
 use crate::{interfaces, invited, likeness, server_process};
 
-/// How long a node may take until its agent is there.
+/// How long a node's agent may take to arrive.
 const LAUNCH: Duration = Duration::from_secs(60);
-/// Agents that are being started at a time: each is a process of ssh or srun here, and a login there.
+/// Agents and helpers started at a time: each is a process of ssh or srun here, and a login there. Where there are more
+/// hosts, helpers start most agents.
 const AT_ONCE: usize = 32;
-/// How long one that has proved the key may take to say what its node is like: it reads files for that.
-const ARRIVAL: Duration = Duration::from_secs(10);
-/// How often launchers are looked at: their ends make nothing readable.
+/// How long helpers may take to end after their agents.
+const LAST: Duration = Duration::from_secs(2);
+/// How often the dispatcher looks at launchers: their ends make nothing readable.
 const LOOK: Duration = Duration::from_millis(50);
-/// Most bytes of complaints that are shown.
+/// Most bytes of complaints that a report shows.
 const COMPLAINTS: usize = 2 << 10;
-/// What a shell answers when there is no such file, and ssh when it has not come so far.
+/// A shell's exit status when the file is missing; ssh passes it on.
 const NOT_FOUND: i32 = 127;
 const SSH_FAILED: i32 = 255;
 
-/// What has become of a node.
+/// The state of an expected node.
 enum Fate {
-    /// Its agent has yet to be started, or to come.
+    /// Its agent has not arrived yet.
     Awaited,
     There(Connection, Box<Arrival>),
     /// Why.
@@ -52,66 +57,47 @@ enum Fate {
 
 /// A node of the job.
 struct Guest {
-    /// By which its agent greets.
+    /// The number with which its agent greets.
     number: u32,
     host: Host,
-    /// What has been started for it.
+    /// The launcher's process.
     process: Option<Child>,
+    /// A helper starts its agent.
+    is_below: bool,
     since: Instant,
     complaints: Vec<u8>,
     has_closed: bool,
     fate: Fate,
 }
 
-/// Where somebody proves a key, and has then something to say.
-struct Door {
-    listener: TcpListener,
-    server: Server,
-    /// Numbers that callers have are below this.
-    size: u32,
-    key: [u8; 32],
-    reception: Reception<Stranger>,
-    proved: Vec<Proved>,
-}
-
-/// One that has proved the key, and has yet to say what its node is like.
-struct Proved {
-    number: u32,
-    connection: Connection,
-    since: Instant,
-}
-
-const FRAMING: Framing = Framing {
-    read: |said| first_message(said).map_err(io::Error::other),
-    write: |word| {
-        let mut bytes = Vec::new();
-        word.encode(&mut bytes);
-        bytes
-    },
-};
-
-/// Agents that are being started or awaited, before the job begins and while it runs.
+/// Agents that are starting or expected, before the job begins and while it runs.
 pub struct Launching {
     cluster: Cluster,
     invitation: Invitation,
-    /// Where agents come.
+    /// Where agents arrive.
     agents: Door,
     /// Where nodes join.
     door: Option<Door>,
     guests: Vec<Guest>,
-    /// How many there have been.
+    helpers: Helpers,
+    /// For each helper that has not been started, the numbers of its nodes.
+    parts: Vec<Vec<u32>>,
+    /// How many numbers are taken.
     numbers: u32,
+    /// What server nodes run.
+    serve: Option<Serve>,
     alike: Alike,
 }
 
-/// How the user may end the job before it has begun: what is readable then, and which signal has come.
+/// How the user may end the job before it begins: the descriptor that tells, and the signal.
 pub struct Patience<'a> {
     pub signals: BorrowedFd<'a>,
     pub ended: &'a dyn Fn() -> io::Result<Option<Signal>>,
 }
 
-/// An agent that has come.
+/// An agent that has arrived.
 pub struct Arrived {
+    number: u32,
     pub host: Host,
     pub connection: Connection,
     pub arrival: Arrival,
@@ -119,7 +105,7 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// What it has found in the job's directory.
+    /// What it found in the job's directory.
     fn sight(&self) -> Sight {
         let directory = self.arrival.directory.clone();
         directory.and_then(Result::ok).unwrap_or_default()
@@ -127,7 +113,7 @@ impl Arrived {
 
     /// It is a node of the job.
     pub fn into_node(self) -> Node {
-        Node::of(self.host.name, self.process, self.connection)
+        Node::of(self.host.name, self.number, self.process, self.connection)
     }
 
     /// It is not needed.
@@ -148,18 +134,21 @@ impl Arrived {
 /// The agents with which a job begins.
 pub struct Launched {
     pub nodes: Vec<Node>,
-    /// What each is told of the others.
+    pub helpers: Helpers,
+    /// Each agent's plan of the nodes.
     pub plans: Vec<Nodes>,
-    /// What each has found in the job's directory.
+    /// What each found in the job's directory.
     pub sights: Vec<Sight>,
-    /// Of those that are missing: their names, and why.
+    /// Each agent's description of its node.
+    pub arrivals: Vec<Arrival>,
+    /// Names of missing nodes, with reasons.
     pub missing: Vec<(String, String)>,
     /// Others may come later.
     pub launching: Launching,
 }
 
-/// Starts an agent on each node and waits for all, or until enough have joined. Those that are missing, and may be, are taken out of the
-/// cluster.
+/// Starts an agent on each node and waits for all of them, or until enough have joined. Takes nodes that may be
+/// missing, and are, out of the cluster.
 pub fn launch(
     cluster: &mut Cluster,
     job: &Job,
@@ -168,6 +157,11 @@ pub fn launch(
 ) -> Result<Launched, StartError> {
     let may_miss = cluster.may_miss.min(cluster.hosts.len().saturating_sub(1));
     let mut launching = Launching::begin(cluster.clone(), job.key, directory)?;
+    let memories: u32 = cluster.hosts.iter().map(|host| host.memories).sum();
+    if memories > 0 {
+        let ranks = job.programs.iter().map(|program| program.ranks).sum();
+        launching.serve = Some(servers::on_nodes(job, memories as usize, ranks, cluster.is_encrypted)?);
+    }
     launching.tell_how_to_join();
     while launching.is_waiting() {
         if let Some(signal) = launching.step(Some(patience))? {
@@ -178,7 +172,8 @@ pub fn launch(
             continue;
         }
         let mut missing = launching.guests.iter().filter_map(Guest::missing);
-        if let Some((name, why)) = missing.nth(may_miss) {
+        let needed = launching.guests.iter().filter(|guest| guest.host.memories > 0);
+        if let Some((name, why)) = needed.filter_map(Guest::missing).next().or(missing.nth(may_miss)) {
             let (name, why) = (name.to_string(), why.to_string());
             return Err(StartError::Node { name, why });
         }
@@ -208,8 +203,10 @@ pub fn launch(
     };
     Ok(Launched {
         sights: arrived.iter().map(Arrived::sight).collect(),
+        arrivals: arrived.iter().map(|arrived| arrived.arrival.clone()).collect(),
         plans: (0..arrived.len() as u32).map(plan).collect(),
         nodes: arrived.into_iter().map(Arrived::into_node).collect(),
+        helpers: std::mem::take(&mut launching.helpers),
         missing,
         launching,
     })
@@ -221,6 +218,7 @@ impl Guest {
             number,
             host,
             process: None,
+            is_below: false,
             since: Instant::now(),
             complaints: Vec::new(),
             has_closed: false,
@@ -254,6 +252,7 @@ impl Guest {
     fn arrived(self) -> Result<Arrived, String> {
         match self.fate {
             Fate::There(connection, arrival) => Ok(Arrived {
+                number: self.number,
                 host: self.host,
                 connection,
                 arrival: *arrival,
@@ -264,7 +263,7 @@ impl Guest {
         }
     }
 
-    /// Nothing comes of it: what has been started for it ends.
+    /// The node does not come: ends its launcher.
     fn misses(&mut self, why: String) {
         if let Some(process) = &mut self.process {
             let _ = process.kill();
@@ -287,7 +286,7 @@ impl Guest {
         }
     }
 
-    /// What has been complained of, on one line.
+    /// Its complaints, on one line.
     fn complained(&self) -> String {
         let most = self.complaints.len().saturating_sub(COMPLAINTS);
         let text = String::from_utf8_lossy(&self.complaints[most..]);
@@ -296,8 +295,22 @@ impl Guest {
         lines.join("; ").replace(char::is_control, " ")
     }
 
-    /// Sees whether its launcher has ended, or takes too long.
+    /// Answers the agent's beats while it waits for others, so that it keeps its lease.
+    fn hear(&mut self) {
+        let Fate::There(connection, _) = &mut self.fate else {
+            return;
+        };
+        if keep_waiting(connection).is_err() {
+            self.read_complaints();
+            let said = self.complained();
+            let said = if said.is_empty() { said } else { format!(": {said}") };
+            self.misses(format!("its agent has gone{said}"));
+        }
+    }
+
+    /// Sees whether its launcher has ended, or takes too long, or its agent has gone.
     fn mind(&mut self) {
+        self.hear();
         self.read_complaints();
         let Some(process) = self.process.as_mut().filter(|_| matches!(self.fate, Fate::Awaited)) else {
             return;
@@ -312,7 +325,7 @@ impl Guest {
         }
     }
 
-    /// The launcher has ended before the agent came: why.
+    /// The launcher has ended before the agent arrived: why.
     fn why(&self, status: ExitStatus) -> String {
         let said = self.complained();
         let said = if said.is_empty() { status.to_string() } else { said };
@@ -324,6 +337,21 @@ impl Guest {
             (Launcher::Slurm, _) => format!("srun has ended: {said}"),
             _ => said,
         }
+    }
+}
+
+/// Answers the beats of a waiting agent.
+fn keep_waiting(connection: &mut Connection) -> io::Result<()> {
+    let received = connection.receive()?;
+    for message in received.messages {
+        if let ToDispatcher::Beat { number } = message {
+            connection.queue(&ToAgent::Beat { number });
+        }
+    }
+    connection.flush()?;
+    match received.closed {
+        true => Err(io::ErrorKind::UnexpectedEof.into()),
+        false => Ok(()),
     }
 }
 
@@ -339,7 +367,7 @@ impl Launching {
         }
         let listener = server_process::listen_for(&addresses, 0).map_err(cannot("listen for agents"))?;
         let port = listener.local_addr().map_err(cannot("listen for agents"))?.port();
-        let tls = cluster.is_encrypted.then(|| Tls::of(&key)).transpose();
+        let tls = Tls::wanted(cluster.is_encrypted, &key);
         let mut agents = Door::new(listener, Server::Dispatcher, MOST_NODES, key);
         agents.reception = Reception::new(cluster.hosts.len()).encrypted(tls.map_err(cannot("encrypt"))?);
         let door = cluster.join.as_ref().map(|terms| {
@@ -361,23 +389,40 @@ impl Launching {
                 is_encrypted: cluster.is_encrypted,
                 files: cluster.files.clone(),
                 directory,
+                serve: None,
+                has_life_line: true,
                 preemption: cluster.preemption.clone(),
                 interface: cluster.interface.clone(),
             },
             agents,
             door: door.transpose().map_err(cannot("listen for nodes that join"))?,
             guests: Vec::new(),
+            helpers: Helpers::default(),
+            parts: Vec::new(),
             numbers: 0,
+            serve: None,
             alike: likeness::of_this_node(&cluster.files).map_err(cannot("read resurgo's own file"))?,
             cluster,
         };
         for host in launching.cluster.hosts.clone() {
             launching.add(host);
         }
+        launching.plan_helpers();
         Ok(launching)
     }
 
-    /// One more node is to be there. The number by which its agent greets.
+    /// Where hosts are many, helpers start their agents.
+    fn plan_helpers(&mut self) {
+        let is_for_helpers = |guest: &&mut Guest| guest.host.launcher == Launcher::Ssh && guest.host.memories == 0;
+        let mut guests: Vec<&mut Guest> = self.guests.iter_mut().filter(is_for_helpers).collect();
+        if guests.len() > AT_ONCE {
+            guests.iter_mut().for_each(|guest| guest.is_below = true);
+            let numbers: Vec<u32> = guests.iter().map(|guest| guest.number).collect();
+            self.parts = helpers::parts(&numbers, AT_ONCE);
+        }
+    }
+
+    /// Expects one more node. Returns the number with which its agent greets.
     pub fn add(&mut self, host: Host) -> u32 {
         let number = self.numbers;
         self.numbers += 1;
@@ -385,7 +430,7 @@ impl Launching {
         number
     }
 
-    /// Says what is to be typed on nodes that join.
+    /// Prints the command for nodes that join.
     fn tell_how_to_join(&self) {
         let Some((door, terms)) = self.door.as_ref().zip(self.cluster.join.as_ref()) else {
             return;
@@ -411,22 +456,28 @@ impl Launching {
         }
     }
 
-    /// The agents that have come.
+    /// The agents that have arrived.
     pub fn arrivals(&mut self) -> Vec<Arrived> {
         let has_come = |guest: &mut Guest| matches!(guest.fate, Fate::There(..));
         let come = self.guests.extract_if(.., has_come);
         come.filter_map(|guest| guest.arrived().ok()).collect()
     }
 
-    /// What starts the agents of hosts that are added.
+    /// The way in which agents of added hosts are started.
     pub fn launcher(&self) -> Launcher {
         self.cluster.launcher
     }
 
-    /// A node has this name, or will have.
+    /// A present or expected node has this name.
     pub fn is_known(&self, name: &str) -> bool {
         let guests = self.guests.iter().map(|guest| &guest.host);
         guests.chain(&self.cluster.hosts).any(|host| host.name == name)
+    }
+
+    /// The node of this name is this machine.
+    pub fn is_here(&self, name: &str) -> bool {
+        let mut hosts = self.cluster.hosts.iter();
+        hosts.any(|host| host.name == name && host.launcher == Launcher::Fork)
     }
 
     /// It is a node of the job now.
@@ -434,14 +485,14 @@ impl Launching {
         self.cluster.hosts.push(host);
     }
 
-    /// It is none any more.
+    /// The node is not part of the job any more.
     pub fn has_gone(&mut self, name: &str) {
         self.cluster.hosts.retain(|host| host.name != name);
     }
 
-    /// What has become of all, when nobody is awaited any more: in the order in which they are named.
-    pub fn fates(self) -> Vec<(String, Result<Arrived, String>)> {
-        let guests = self.guests.into_iter();
+    /// The outcome for all nodes in the order of their names, when none is expected any more.
+    pub fn fates(&mut self) -> Vec<(String, Result<Arrived, String>)> {
+        let guests = std::mem::take(&mut self.guests).into_iter();
         guests.map(|guest| (guest.host.name.clone(), guest.arrived())).collect()
     }
 
@@ -457,13 +508,18 @@ impl Launching {
         gone
     }
 
-    /// Processes that have been started and whose agents have not come.
+    /// None of the agents is needed.
+    pub fn end(mut self) {
+        self.helpers.end(Instant::now() + LAST);
+    }
+
+    /// Processes of launchers whose agents have not arrived.
     pub fn processes(&self) -> impl Iterator<Item = u32> {
         let processes = self.guests.iter().filter_map(|guest| guest.process.as_ref());
         processes.map(Child::id)
     }
 
-    /// Waits until there is something to do, and does it. Answers the signal by which the user ends the job.
+    /// Waits for an event and handles it. Returns the signal by which the user ends the job.
     pub fn step(&mut self, patience: Option<&Patience>) -> Result<Option<Signal>, StartError> {
         self.start_some();
         let mut ready = self.descriptors();
@@ -485,33 +541,76 @@ impl Launching {
         let mut ready: Vec<PollFd> = Vec::new();
         ready.extend(self.agents.descriptors());
         ready.extend(self.door.iter().flat_map(Door::descriptors));
+        ready.extend(self.helpers.descriptors());
         let complaints = self.guests.iter().filter(|guest| !guest.has_closed);
         ready.extend(complaints.filter_map(|guest| Some(readable(guest.process.as_ref()?.stderr.as_ref()?.as_fd()))));
         ready
     }
 
-    /// When there may be something to do although nothing is ready.
+    /// When there may be work although no descriptor is ready.
     pub fn due(&self) -> Option<Duration> {
         let is_busy = self.agents.is_busy() || self.door.as_ref().is_some_and(Door::is_busy);
         (!self.guests.is_empty() || is_busy).then_some(LOOK)
     }
 
-    /// Does what is to be done now.
+    /// Does the work that is due.
     pub fn mind(&mut self) {
         self.start_some();
         self.hear_strangers();
         self.guests.iter_mut().for_each(Guest::mind);
+        let without = self.helpers.hear();
+        let guests = self.guests.iter_mut();
+        guests
+            .filter(|guest| without.contains(&guest.number))
+            .for_each(|guest| guest.is_below = false);
+        // If an agent does not arrive, the reason will be that of its own launcher.
+        self.helpers.complaints().for_each(drop);
     }
 
-    /// Starts agents, as far as not too many are being started.
+    /// Starts a helper for these nodes, on the first of them.
+    fn start_helper(&mut self, part: &[u32]) -> io::Result<()> {
+        let guests = self.guests.iter().filter(|guest| part.contains(&guest.number));
+        let mut others: Vec<(u32, String)> = guests.map(|guest| (guest.number, guest.host.name.clone())).collect();
+        let (node, _) = others.remove(0);
+        let errand = Errand {
+            invitation: Invitation {
+                node,
+                serve: None,
+                has_life_line: false,
+                ..self.invitation.clone()
+            },
+            others,
+            launcher_file: self.cluster.launcher_file.clone().map(PathBuf::into_os_string),
+        };
+        let head = self.guests.iter().find(|guest| guest.number == node);
+        let command = head.map(|head| self.cluster.helper(&head.host)).transpose()?;
+        command.map_or(Ok(()), |command| self.helpers.start(command, &errand))
+    }
+
+    /// Starts further helpers and agents, up to the limit.
     fn start_some(&mut self) {
         let is_starting = |guest: &&Guest| guest.process.is_some() && guest.is_awaited();
-        let mut room = AT_ONCE.saturating_sub(self.guests.iter().filter(is_starting).count());
+        let starting = self.guests.iter().filter(is_starting).count() + self.helpers.starting();
+        let mut room = AT_ONCE.saturating_sub(starting);
+        while room > 0
+            && let Some(part) = self.parts.pop()
+        {
+            room -= 1;
+            if self.start_helper(&part).is_err() {
+                let guests = self.guests.iter_mut();
+                guests
+                    .filter(|guest| part.contains(&guest.number))
+                    .for_each(|guest| guest.is_below = false);
+            }
+        }
         for guest in &mut self.guests {
             let starts = guest.host.launcher != Launcher::Join;
-            if room > 0 && starts && guest.process.is_none() && guest.is_awaited() {
+            if room > 0 && starts && guest.process.is_none() && !guest.is_below && guest.is_awaited() {
                 room -= 1;
                 self.invitation.node = guest.number;
+                let count = guest.host.memories;
+                let serve = self.serve.clone().filter(|_| count > 0);
+                self.invitation.serve = serve.map(|serve| Serve { count, ..serve });
                 if let Err(error) = guest.start(&self.cluster, &self.invitation) {
                     let hint = crate::hint(&error);
                     guest.misses(format!("its agent cannot be started: {error}{hint}"));
@@ -520,7 +619,7 @@ impl Launching {
         }
     }
 
-    /// Lets in who waits at the doors, and hears who is in.
+    /// Lets callers in at the doors, and reads their messages.
     fn hear_strangers(&mut self) {
         for (proved, said) in self.agents.hear() {
             if let ToDispatcher::Arrived(arrival) = said {
@@ -535,7 +634,7 @@ impl Launching {
         }
     }
 
-    /// A node that has the token would join.
+    /// A node with the token asks to join.
     fn welcome(&mut self, joining: Joining) -> io::Result<Welcome> {
         let refused = |reason: String| Ok(Welcome::Refused { reason });
         let ours = &self.invitation.version;
@@ -553,6 +652,8 @@ impl Launching {
             launcher: Launcher::Join,
             slots: joining.slots.clamp(1, MOST_NODES),
             spare: true,
+            memories: 0,
+            rack: None,
         };
         self.invitation.node = self.add(host);
         let salt = crate::sys::random()?;
@@ -566,7 +667,10 @@ impl Launching {
         let Some(guest) = guests.find(|guest| guest.number == number && guest.is_awaited()) else {
             return;
         };
-        let difference = likeness::difference(&self.alike, &arrival.alike, &self.cluster.files);
+        let difference = match guest.host.memories {
+            0 => likeness::difference(&self.alike, &arrival.alike, &self.cluster.files),
+            _ => likeness::difference_of_resurgo(&self.alike, &arrival.alike),
+        };
         let directory = arrival
             .directory
             .as_ref()
@@ -581,84 +685,6 @@ impl Launching {
                 guest.misses(reason);
             }
             None => guest.fate = Fate::There(connection, Box::new(arrival)),
-        }
-    }
-}
-
-impl Door {
-    fn new(listener: TcpListener, server: Server, size: u32, key: [u8; 32]) -> Door {
-        Door {
-            listener,
-            server,
-            size,
-            key,
-            reception: Reception::new(0),
-            proved: Vec::new(),
-        }
-    }
-
-    fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-        let strangers = self.reception.iter().map(|(_, stranger)| stranger.line().poll(false));
-        let proved = self
-            .proved
-            .iter()
-            .map(move |proved| readable(proved.connection.as_fd()));
-        [readable(self.listener.as_fd())]
-            .into_iter()
-            .chain(strangers)
-            .chain(proved)
-    }
-
-    /// Somebody has come and has yet to say something.
-    fn is_busy(&self) -> bool {
-        self.reception.has_deadlines() || !self.proved.is_empty()
-    }
-
-    /// Lets in who waits, and hears who is in: those who have said what they have to say.
-    fn hear<M: Message>(&mut self) -> Vec<(Proved, M)> {
-        let (server, size, key) = (self.server, self.size, self.key);
-        self.reception
-            .accept(&self.listener, |line| Stranger::new(line, server, size, key));
-        for id in self.reception.ids() {
-            let Some(mut stranger) = self.reception.take(id) else {
-                continue;
-            };
-            match stranger.hear(&FRAMING) {
-                Ok(None) => self.reception.put_back(id, stranger),
-                Ok(Some(visitor)) => self
-                    .proved
-                    .extend(Connection::admitted(stranger.admitted()).map(|connection| Proved {
-                        number: visitor.rank,
-                        connection,
-                        since: Instant::now(),
-                    })),
-                // Whoever it was, it has no business here.
-                Err(_) => {}
-            }
-        }
-        self.reception.cut_late();
-        let mut heard = Vec::new();
-        for mut proved in std::mem::take(&mut self.proved) {
-            let is_late = proved.since.elapsed() > ARRIVAL;
-            match proved.hear() {
-                Ok(Some(said)) => heard.push((proved, said)),
-                Ok(None) if !is_late => self.proved.push(proved),
-                Ok(None) | Err(_) => {}
-            }
-        }
-        heard
-    }
-}
-
-impl Proved {
-    /// Reads what has come: what it says, once that is there.
-    fn hear<M: Message>(&mut self) -> io::Result<Option<M>> {
-        let closed = self.connection.read()?;
-        match self.connection.next()? {
-            Some(said) => Ok(Some(said)),
-            _ if closed => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(None),
         }
     }
 }

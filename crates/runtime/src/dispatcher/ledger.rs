@@ -1,37 +1,42 @@
-//! The ledger: what the job must know of its ranks whatever becomes of the node that they run on. How far each has come in its
-//! output, its conversation with PMI and its input, and where it was at each image that a life can begin from.
+//! The ledger: what the job must know of its ranks even when their node is lost. It holds each rank's progress in
+//! output, PMI and input, now and at each image that a life can begin from.
 //!
-//! Agents hand on what lives print and say, and mark in it where lives begin and images are taken. Connections keep the order: what
-//! the ledger holds at a mark is the *account* of that moment, and no agent waits for it.
+//! Agents pass on what lives print and say, with marks where lives begin and images are taken. Connections keep the
+//! order, so the ledger's state at a mark is the *account* of that moment; no agent waits for it.
 
 mod accounts;
 mod spool;
 mod taken;
 mod wording;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
 use resurgo_pmi::{Command, LineBuffer, LineError, Server};
+use resurgo_protocol::causal::Gathering;
 use resurgo_wire::control::Stream;
 use serde_json::Value;
 
-use crate::own_directory::{Directory, Trust};
 use crate::printed::{self, Entry, Place};
 pub(super) use accounts::State;
 use accounts::{Account, RankState};
+use resurgo_store::own_directory::{Directory, Trust};
 pub(super) use spool::Part;
 use spool::Spool;
 pub(super) use taken::Accepted;
 use taken::Taken;
 
-/// What must outlive nodes.
+/// The data that must outlive nodes.
 pub(super) struct Ledger {
     ranks: Vec<Rank>,
     pub server: Server,
     /// Standard input, if it is not a file that lives open themselves.
     pub input: Option<Spool>,
+    /// Deliveries on which what ranks have printed depends (causal logging on several nodes).
+    pub vouched: Gathering,
+    /// Waves that places have, or will have: their accounts stay.
+    pub lasting: BTreeSet<u64>,
 }
 
 /// One rank over all its lives.
@@ -40,7 +45,7 @@ struct Rank {
     /// The present life, from 1.
     life: u64,
     taken: [Taken; 2],
-    /// What the agent knows of it: whether a stream has yet to be printed again.
+    /// What the agent knows: whether a stream has text to repeat.
     repeats: [bool; 2],
     /// What the life has said to PMI and is not complete.
     lines: LineBuffer,
@@ -54,13 +59,15 @@ impl Ledger {
     /// `appnums`: per rank, the number of its program.
     pub fn new(job: &str, appnums: Vec<u32>, streams_input: bool) -> io::Result<Ledger> {
         Ok(Ledger {
+            vouched: Gathering::new(appnums.len()),
             ranks: appnums.iter().map(|_| Rank::default()).collect(),
             server: Server::new(job, appnums),
             input: streams_input.then(Spool::new).transpose()?,
+            lasting: BTreeSet::new(),
         })
     }
 
-    /// The rank, if this is its present life: what a former one has said before it ended has come before.
+    /// The rank, if this is its present life; messages of a former life come before its end.
     fn present(&mut self, rank: usize, life: u64) -> Option<&mut Rank> {
         self.ranks.get_mut(rank).filter(|this| this.life == life)
     }
@@ -74,9 +81,10 @@ impl Ledger {
         self.ranks[rank].life
     }
 
-    /// There are ranks up to `ranks`.
+    /// The job has `ranks` ranks now.
     pub fn grow(&mut self, ranks: usize) {
         self.ranks.resize_with(ranks, Rank::default);
+        self.vouched.grow(ranks);
     }
 
     /// A life begins from image `image`, 0: the beginning of its program. `replays`: it repeats messages as well. Returns whether it
@@ -110,7 +118,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the present life repeats output, if that is not what it did when it was asked last.
+    /// Whether the present life repeats output, if that has changed since the last call.
     pub fn repeats_anew(&mut self, rank: usize) -> Option<(u64, [bool; 2])> {
         let this = &mut self.ranks[rank];
         let repeats = this.taken.each_ref().map(Taken::repeats);
@@ -118,7 +126,8 @@ impl Ledger {
         changes.then_some((this.life, repeats))
     }
 
-    /// The present life is not waited for any longer to print again what former ones printed. Returns how much it has not.
+    /// Gives up waiting until the present life has repeated the output of former ones. Returns how many bytes are
+    /// missing.
     pub fn forgive(&mut self, rank: usize, life: u64) -> u64 {
         match self.is_present(rank, life) {
             true => self.forgive_last(rank),
@@ -136,7 +145,7 @@ impl Ledger {
         bytes
     }
 
-    /// The rank has printed its last, and no life of it follows: what was held back of a stream.
+    /// The rank prints no more, and no life follows: returns the text held back.
     pub fn end_output(&mut self, rank: usize, stream: Stream) -> Accepted {
         self.ranks[rank].taken[stream as usize].end_life()
     }
@@ -160,24 +169,27 @@ impl Ledger {
         this.life
     }
 
-    /// The present life of a rank stands still for image `image`, with all it has printed and said here; it has read so much of its
-    /// input and been given `heard` bytes of answers. Images that are not `kept` are gone. Returns the
-    /// account, for the note of the image; None: the rank is in the middle of a command, and no life can begin there.
+    /// The present life of a rank stands still for image `image`; all that it has printed and said is here. `heard`:
+    /// bytes of answers that it got. `oldest`: no life begins before this image of the rank; None: it has none yet.
+    /// Returns the account, for the note of the image; None: the rank is in the middle of a command, where no life can
+    /// begin.
     pub fn note_account(
         &mut self,
         (rank, life): (usize, u64),
         image: u64,
         read: u64,
         heard: Option<u64>,
-        kept: &[u64],
+        oldest: Option<u64>,
     ) -> Option<Value> {
         let pmi = self.server.position(rank);
         let read = match &self.input {
             Some(input) if rank == 0 => input.place(read),
             _ => 0,
         };
-        let this = self.present(rank, life)?;
-        this.accounts.retain(|number, _| kept.contains(number));
+        let lasting = &self.lasting;
+        let this = self.ranks.get_mut(rank).filter(|this| this.life == life)?;
+        this.accounts
+            .retain(|number, _| oldest.is_some_and(|oldest| *number >= oldest) || lasting.contains(number));
         let is_between = this.lines.is_empty() && heard == Some(this.answered);
         let account = Account {
             printed: this.taken.each_ref().map(Taken::printed),
@@ -189,7 +201,7 @@ impl Ledger {
         Some(noted)
     }
 
-    /// An interrupted run of the job, whose files are in `directory`, has printed more since its file was written.
+    /// Takes over what an interrupted run of the job, with files in `directory`, printed after its file was written.
     pub fn go_on(&mut self, directory: &Path, place: Place) -> io::Result<()> {
         let directory = Directory::open(directory, Trust::Groups)?;
         printed::read(&directory, place.journal, |entry| {

@@ -1,4 +1,4 @@
-//! Puts the output of many ranks together without tearing lines.
+//! Merges the output of many ranks without tearing lines.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::{Pattern, seconds};
 
-/// A line longer than this is passed on in pieces.
+/// A longer line is passed on in pieces.
 const LONGEST: usize = 1 << 20;
 /// After so much silence the beginning of a line (a prompt) is shown on a terminal.
 pub const SILENCE: Duration = Duration::from_millis(100);
 
-/// What stands before every line.
+/// The text before every line.
 #[derive(Debug, Clone)]
 pub struct Label {
     pub pattern: Pattern,
@@ -27,22 +27,22 @@ pub struct Lines {
     /// Show beginnings of lines after [`SILENCE`].
     interactive: bool,
     partial: BTreeMap<usize, (Vec<u8>, Instant)>,
-    /// The rank whose unfinished line has been passed on last.
+    /// The rank whose unfinished line was passed on last.
     open: Option<usize>,
     /// Where every rank's next byte is: at the start of a line or not.
     inside: BTreeMap<usize, bool>,
 }
 
-/// Where the streams of ranks are that have stopped for a while.
+/// The positions of ranks' streams that have stopped for a while.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
-    /// Beginnings of lines that have not been passed on.
+    /// Beginnings of lines that were not passed on.
     partial: Vec<(usize, Vec<u8>)>,
     inside: Vec<(usize, bool)>,
 }
 
 impl Lines {
-    /// What is to be known to go on later.
+    /// The state for [`Lines::resume`].
     pub fn unfinished(&self) -> Unfinished {
         let partial = self.partial.iter().map(|(rank, (text, _))| (*rank, text.clone()));
         Unfinished {
@@ -94,7 +94,7 @@ impl Lines {
         self.show(rank, &text)
     }
 
-    /// What has waited in vain for the end of its line.
+    /// Beginnings of lines whose end has not come in time.
     pub fn silent(&mut self, now: Instant) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.interactive || self.open.is_some() {
@@ -117,13 +117,13 @@ impl Lines {
         self.interactive && self.open.is_none() && !self.partial.is_empty()
     }
 
-    /// `rank` will print no more.
+    /// `rank` prints no more.
     pub fn end(&mut self, rank: usize) -> Vec<u8> {
         let mut out = match self.partial.remove(&rank) {
             Some((text, _)) => self.show(rank, &text),
             None => Vec::new(),
         };
-        // Without labels the program's bytes are left as they are, as other launchers do.
+        // Without labels the program's bytes stay as they are, as with other launchers.
         if self.label.is_some() && self.inside.remove(&rank) == Some(true) {
             out.push(b'\n');
             self.open = None;
@@ -134,7 +134,7 @@ impl Lines {
         out
     }
 
-    /// Everybody's last words.
+    /// All ranks print no more.
     pub fn end_all(&mut self) -> Vec<u8> {
         let ranks: Vec<usize> = self.partial.keys().chain(self.inside.keys()).copied().collect();
         ranks.into_iter().flat_map(|rank| self.end(rank)).collect()
@@ -146,7 +146,7 @@ impl Lines {
             return out;
         }
         if self.interactive && self.open.is_some_and(|open| open != rank) {
-            // Another rank's prompt stands on the terminal.
+            // Another rank's prompt is on the terminal.
             out.push(b'\n');
             if let Some(open) = self.open {
                 self.inside.insert(open, false);

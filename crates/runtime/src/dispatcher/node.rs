@@ -1,19 +1,21 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags};
 use resurgo_protocol::Membership;
 use resurgo_protocol::membership::{Change, Timing};
+use resurgo_wire::console;
 use resurgo_wire::control::{AGENT, LifeStatistics, ToAgent, ToDispatcher};
 
+use super::helpers::{Complaints, Helpers};
 use super::start_error::{StartError, cannot};
 use crate::children;
 use crate::connection::{Connection, Received};
@@ -21,12 +23,14 @@ use crate::connection::{Connection, Received};
 pub struct Node {
     /// As the user calls it; none: it is this machine alone.
     name: Option<String>,
-    /// The agent, or what has started it on another machine; none: it has come by itself.
+    /// The number by which helpers know it.
+    number: u32,
+    /// The agent, or its launcher; none: the node joined by itself, or a helper has started its agent.
     process: Option<Child>,
-    /// The agent's standard input, whose end is the agent's.
+    /// The agent's standard input: when it closes, the agent ends.
     life_line: Option<ChildStdin>,
-    /// What it, or its launcher, has to complain of.
-    complaints: Option<ChildStderr>,
+    /// Complaints of the agent or its launcher.
+    complaints: Complaints,
     connection: Connection,
 }
 
@@ -45,25 +49,27 @@ impl Node {
             .map_err(cannot("start the agent"))?;
         Ok(Node {
             name: None,
+            number: 0,
             process: Some(process),
             life_line: None,
-            complaints: None,
+            complaints: Complaints::none(),
             connection: Connection::new(ours).map_err(cannot("talk to the agent"))?,
         })
     }
 
     /// One of several, whose agent has come.
-    pub fn of(name: String, mut process: Option<Child>, connection: Connection) -> Node {
+    pub fn of(name: String, number: u32, mut process: Option<Child>, connection: Connection) -> Node {
         Node {
             name: Some(name),
+            number,
             life_line: process.as_mut().and_then(|process| process.stdin.take()),
-            complaints: process.as_mut().and_then(|process| process.stderr.take()),
+            complaints: process.as_mut().map_or_else(Complaints::none, Complaints::of),
             process,
             connection,
         }
     }
 
-    /// The address by which it has reached this machine, if it is one of several.
+    /// The address at which it reached this machine, on several nodes.
     pub fn knows_this_machine_as(&self) -> Option<IpAddr> {
         self.connection.own_address().map(|address| address.ip())
     }
@@ -90,38 +96,14 @@ impl Node {
         PollFd::new(self.connection.as_fd(), flags)
     }
 
-    /// The same of complaints, if there may be any.
-    pub fn complaint_descriptor(&self) -> Option<PollFd<'_>> {
-        let complaints = self.complaints.as_ref()?;
-        Some(PollFd::new(complaints.as_fd(), PollFlags::POLLIN))
-    }
-
-    /// Some of what it, or its launcher, says on standard error, when that is ready.
-    pub fn complaints(&mut self) -> Vec<u8> {
-        let Some(complaints) = &mut self.complaints else {
-            return Vec::new();
-        };
-        let mut bytes = vec![0; 4 << 10];
-        let length = match complaints.read(&mut bytes) {
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
-            Err(_) => 0,
-        };
-        if length == 0 {
-            self.complaints = None;
-        }
-        bytes.truncate(length);
-        bytes
-    }
-
-    /// The agent, or what has started it, has ended.
+    /// The agent, or its launcher, has ended.
     fn has_ended(&mut self) -> bool {
-        // One that has come by itself is heard of or not.
+        // Without a process here only a helper or its silence tells.
         let process = self.process.as_mut();
         process.is_some_and(|process| !matches!(process.try_wait(), Ok(None)))
     }
 
-    /// Sends what is queued as far as that goes, and takes what has come.
+    /// Sends the queue as far as possible, and takes what has come.
     pub fn hear(&mut self) -> io::Result<Received<ToDispatcher>> {
         let flushed = self.connection.flush();
         let mut received = self.connection.receive()?;
@@ -139,7 +121,21 @@ impl Node {
         true
     }
 
-    /// Ends what is left of it, and says what has ended.
+    /// The agent is about to end: waits until it and all that it leaves behind have.
+    fn await_end(&mut self, deadline: Instant) {
+        let mut is_over = || match &mut self.process {
+            Some(process) => !matches!(process.try_wait(), Ok(None)),
+            None => {
+                let received = self.connection.receive::<ToDispatcher>();
+                received.map_or(true, |received| received.closed)
+            }
+        };
+        while !is_over() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_AT_END);
+        }
+    }
+
+    /// Ends the rest of it, and says what has ended.
     pub fn end(&mut self) -> String {
         self.life_line = None;
         if let Some(process) = &mut self.process {
@@ -148,7 +144,7 @@ impl Node {
         self.last_words()
     }
 
-    /// The agent has ended: who it was, and how.
+    /// The agent has ended: its name, and how.
     pub fn last_words(&mut self) -> String {
         let of = self
             .name
@@ -165,57 +161,78 @@ impl Node {
     }
 }
 
-/// How a node stands, as far as its connection tells.
+/// The state of a node, as far as its connection tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     There,
     /// Its connection is broken, and its ranks may run.
     Broken,
-    /// It has ended the job, or is lost: nothing that comes from there counts.
+    /// It has ended the job, or is lost: nothing from there counts.
     Gone,
 }
 
 /// The agents of all nodes.
 pub struct Agents {
     nodes: Vec<Node>,
+    /// What has started some of them.
+    helpers: Helpers,
     standings: Vec<Standing>,
-    /// Of each node that has ended the job for good, what its ranks have done.
+    /// The statistics of each node that has ended the job for good.
     stopped: Vec<Option<Vec<LifeStatistics>>>,
-    /// What nodes have said of the logs that they have measured, while that is not known of all.
+    /// Measured logs of nodes, until all nodes have reported.
     measured: BTreeMap<usize, Vec<u64>>,
-    /// How many have no process of a rank any more since the job was halted.
+    /// How many nodes have no process of a rank since the halt.
     halted: usize,
-    /// Which of several are there.
+    /// Which of several nodes are present.
     membership: Option<Watched>,
 }
 
-/// Several nodes, and the clock by which they are watched: it stands still while nobody listens to them.
+/// Several nodes and the clock that watches them: it stands still while the dispatcher does not read their messages.
 struct Watched {
     membership: Membership,
     lease: Duration,
     clock: Duration,
     read: Instant,
-    /// Per node: when it was heard last, and its longest silence.
+    /// Per node: its last message, and its longest silence.
     silences: Vec<(Duration, Duration)>,
-    /// When it was lost.
+    /// The time of its loss.
     lost: Vec<Option<Instant>>,
+    /// The images of other nodes that it has got, and those of them that were made anew.
+    images: Vec<(u64, u64)>,
+    held: Vec<HeldForOthers>,
 }
 
-/// What a node has been like, for the statistics.
+/// Bytes that a node holds for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeldForOthers {
+    /// In copies of images, and in pieces of parity, at last.
+    pub images: u64,
+    pub pieces: u64,
+    /// The most together.
+    pub most: u64,
+}
+
+/// Figures of a node, for the statistics.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeFigures {
     pub name: String,
     /// It was lost, so long after the start of the job.
     pub lost: Option<Duration>,
-    /// The longest time without a word of it.
+    /// The longest time without a message from it.
     pub silence: Duration,
+    /// The images of other nodes that it has got, and those of them that were made anew.
+    pub images: (u64, u64),
+    pub held: HeldForOthers,
 }
 
-/// How often it is looked whether an agent with a broken connection has ended.
+/// How often the dispatcher checks whether an agent with a broken connection has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long what a lost agent has left is waited for. It has been killed, and other agents wait for answers.
+/// How long the dispatcher waits for the rest of a lost agent's processes. They are killed, and other agents wait for
+/// answers.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The only life of an agent's that there is so far.
+/// How often it looks whether agents have ended at the end of the job.
+const LOOK_AT_END: Duration = Duration::from_millis(1);
+/// An agent has only one life so far.
 const LIFE: u64 = 1;
 
 impl Watched {
@@ -232,6 +249,7 @@ impl Agents {
     pub fn one(node: Node) -> Agents {
         Agents {
             nodes: vec![node],
+            helpers: Helpers::default(),
             standings: vec![Standing::There],
             stopped: vec![None],
             measured: BTreeMap::new(),
@@ -240,18 +258,19 @@ impl Agents {
         }
     }
 
-    /// Those of several nodes. `lease`: for how long each goes on without a word from here.
-    pub fn several(nodes: Vec<Node>, lease: Duration) -> Agents {
+    /// Those of several nodes. `lease`: how long each goes on without a message from here.
+    pub fn several(nodes: Vec<Node>, helpers: Helpers, lease: Duration) -> Agents {
         let count = nodes.len();
         let mut membership = Membership::new(Timing::of_lease(lease));
         for node in 0..nodes.len() {
-            // Nobody was there before.
+            // A new number cannot be taken.
             let _ = membership.join(node as u32, Duration::ZERO);
         }
         Agents {
             standings: vec![Standing::There; nodes.len()],
             stopped: vec![None; nodes.len()],
             nodes,
+            helpers,
             measured: BTreeMap::new(),
             halted: 0,
             membership: Some(Watched {
@@ -261,19 +280,23 @@ impl Agents {
                 read: Instant::now(),
                 silences: vec![Default::default(); count],
                 lost: vec![None; count],
+                images: vec![(0, 0); count],
+                held: vec![HeldForOthers::default(); count],
             }),
         }
     }
 
-    /// One more has come; its number.
+    /// Adds one agent; returns its number.
     pub fn comes(&mut self, node: Node) -> usize {
         let number = self.nodes.len();
         if let Some(watched) = &mut self.membership {
             let now = watched.now();
-            // Nobody was there before.
+            // A new number cannot be taken.
             let _ = watched.membership.join(number as u32, now);
             watched.silences.push((now, Duration::ZERO));
             watched.lost.push(None);
+            watched.images.push((0, 0));
+            watched.held.push(HeldForOthers::default());
         }
         self.nodes.push(node);
         self.standings.push(Standing::There);
@@ -285,7 +308,7 @@ impl Agents {
         self.nodes.len()
     }
 
-    /// What the user calls the node; none: it is the only one.
+    /// The user's name of the node; none: it is the only one.
     pub fn name(&self, number: usize) -> Option<&str> {
         self.nodes[number].name.as_deref()
     }
@@ -316,13 +339,71 @@ impl Agents {
         let Some(watched) = &self.membership else {
             return Vec::new();
         };
-        let figures = |(node, of): (&Node, (&(Duration, Duration), &Option<Instant>))| NodeFigures {
+        let figures = |(number, node): (usize, &Node)| NodeFigures {
             name: node.name.clone().unwrap_or_default(),
-            lost: of.1.map(|lost| lost.saturating_duration_since(start)),
-            silence: of.0.1,
+            lost: watched.lost[number].map(|lost| lost.saturating_duration_since(start)),
+            silence: watched.silences[number].1,
+            images: watched.images[number],
+            held: watched.held[number],
         };
-        let of = watched.silences.iter().zip(&watched.lost);
-        self.nodes.iter().zip(of).map(figures).collect()
+        self.nodes.iter().enumerate().map(figures).collect()
+    }
+
+    /// How the node stands.
+    pub fn standing(&self, number: usize) -> console::Standing {
+        let is_lost = |watched: &Watched| watched.lost[number].is_some();
+        match self.standings[number] {
+            Standing::There => console::Standing::There,
+            Standing::Broken => console::Standing::Broken,
+            Standing::Gone if self.membership.as_ref().is_some_and(is_lost) => console::Standing::Lost,
+            Standing::Gone => console::Standing::Left,
+        }
+    }
+
+    /// The time since its last message, and what it holds for others; none: it is the only one.
+    pub fn figures_of(&self, number: usize) -> Option<(Duration, HeldForOthers)> {
+        let watched = self.membership.as_ref()?;
+        let now = watched.clock + watched.read.elapsed();
+        Some((now.saturating_sub(watched.silences[number].0), watched.held[number]))
+    }
+
+    /// The node has an image of another one, which was made anew or not.
+    pub fn has_image(&mut self, number: usize, is_anew: bool) {
+        let images = self
+            .membership
+            .as_mut()
+            .and_then(|watched| watched.images.get_mut(number));
+        if let Some((all, anew)) = images {
+            *all += 1;
+            *anew += u64::from(is_anew);
+        }
+    }
+
+    /// The node holds so many bytes for others.
+    pub fn holds(&mut self, number: usize, images: u64, pieces: u64) {
+        let held = self
+            .membership
+            .as_mut()
+            .and_then(|watched| watched.held.get_mut(number));
+        if let Some(held) = held {
+            let most = held.most.max(images + pieces);
+            *held = HeldForOthers { images, pieces, most };
+        }
+    }
+
+    /// The job is over: waits until nothing of any node runs any more, and its agent has tidied up.
+    pub fn end(&mut self, patience: Duration) {
+        if self.membership.is_none() {
+            return;
+        }
+        let deadline = Instant::now() + patience;
+        for (node, standing) in self.nodes.iter_mut().zip(&self.standings) {
+            // The connection to a node that is gone may never close.
+            if *standing != Standing::Gone || node.process.is_some() {
+                node.await_end(deadline);
+            }
+        }
+        self.helpers.end(deadline);
     }
 
     /// Tells all.
@@ -336,8 +417,8 @@ impl Agents {
         others.for_each(|(_, node)| node.queue(message));
     }
 
-    /// The node is lost: nothing of it is heard any more. What has become of its agent, which ends if it has not. `others`: processes
-    /// of this one that go on.
+    /// The node is lost: its messages no longer count. Ends its agent if need be, and returns how it ended. `others`:
+    /// processes of this one that go on.
     pub fn lose(&mut self, number: usize, others: impl Iterator<Item = u32>) -> String {
         self.standings[number] = Standing::Gone;
         self.stopped[number] = Some(Vec::new());
@@ -345,14 +426,14 @@ impl Agents {
             watched.lost[number] = Some(Instant::now());
         }
         let words = self.nodes[number].end();
-        // What it has started on this machine is ours now.
+        // Processes that it started on this machine are our children now.
         let own = self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id()));
-        let own: Vec<u32> = own.chain(others).collect();
+        let own: Vec<u32> = own.chain(self.helpers.processes()).chain(others).collect();
         children::kill_others(&own, PATIENCE);
         words
     }
 
-    /// The node has no ranks, and is not needed: it ends by itself.
+    /// The node has no ranks and is not needed: its agent ends by itself.
     pub fn let_go(&mut self, number: usize) {
         self.nodes[number].tell(&ToAgent::End {
             grace_ms: 0,
@@ -365,12 +446,18 @@ impl Agents {
         }
     }
 
-    /// All that are there have ended the job.
+    /// All present nodes have ended the job.
     pub fn have_stopped(&self) -> bool {
-        self.stopped.iter().all(Option::is_some)
+        self.have_stopped_but(&[])
     }
 
-    /// This node has ended the job. Whether all have.
+    /// The same of all but these.
+    pub fn have_stopped_but(&self, nodes: &[usize]) -> bool {
+        let mut stopped = self.stopped.iter().enumerate();
+        stopped.all(|(node, stopped)| stopped.is_some() || nodes.contains(&node))
+    }
+
+    /// This node has ended the job. Returns whether all have.
     pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>) -> bool {
         self.stopped[node] = Some(statistics);
         self.have_stopped()
@@ -381,7 +468,7 @@ impl Agents {
         self.measured.insert(node, bytes);
     }
 
-    /// The same of all ranks, each by its node, once all that are there have said it.
+    /// The same of all ranks, once all present nodes have reported.
     pub fn measured(&mut self, of_rank: &[usize]) -> Option<Vec<u64>> {
         let there = self.numbers();
         if self.measured.is_empty() || !there.iter().all(|node| self.measured.contains_key(node)) {
@@ -392,7 +479,7 @@ impl Agents {
         Some(of_rank.iter().enumerate().map(|rank| of(rank).unwrap_or(0)).collect())
     }
 
-    /// What each rank has done, by its node.
+    /// Each rank's statistics, from its node.
     pub fn statistics(&mut self, of_rank: impl Fn(usize) -> usize) -> Vec<LifeStatistics> {
         let all: Vec<_> = self
             .stopped
@@ -409,7 +496,7 @@ impl Agents {
         self.present().for_each(|(_, node)| node.queue(message));
     }
 
-    /// What the coordinator wants of all goes to them together with others.
+    /// Queues a command of the coordinator for all.
     pub fn give_all(&mut self, command: resurgo_protocol::Command) {
         if command == resurgo_protocol::Command::Halt {
             self.halted = 0;
@@ -417,7 +504,7 @@ impl Agents {
         self.queue_all(&ToAgent::Do(command));
     }
 
-    /// One more node has no process of a rank. Whether that is so of all.
+    /// One more node has no process of a rank. Returns whether none has.
     pub fn has_halted(&mut self) -> bool {
         self.halted += 1;
         self.halted == self.numbers().len()
@@ -426,8 +513,11 @@ impl Agents {
     /// What to wait for: first one of each that is there ([`Agents::numbers`]), then those of complaints.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let there = self.numbers().into_iter();
-        let complaints = self.nodes.iter().filter_map(Node::complaint_descriptor);
-        there.map(|number| self.nodes[number].descriptor()).chain(complaints)
+        let complaints = self.nodes.iter().filter_map(|node| node.complaints.descriptor());
+        there
+            .map(|number| self.nodes[number].descriptor())
+            .chain(complaints)
+            .chain(self.helpers.complaint_descriptors())
     }
 
     /// Sends what is queued as far as that goes. Answers a node whose connection is broken.
@@ -443,7 +533,8 @@ impl Agents {
 
     /// What they, or their launchers, say on standard error now.
     pub fn complaints(&mut self) -> impl Iterator<Item = Vec<u8>> {
-        self.nodes.iter_mut().map(Node::complaints)
+        let of_nodes = self.nodes.iter_mut().map(|node| node.complaints.read());
+        of_nodes.chain(self.helpers.complaints())
     }
 
     /// Sends all that is queued. False: a connection is broken.
@@ -451,7 +542,7 @@ impl Agents {
         self.present().all(|(_, node)| node.send_all())
     }
 
-    /// Hears what a node has to say. True: the only node is lost.
+    /// Reads the messages of a node. True: the only node is lost.
     pub fn hear(&mut self, number: usize) -> io::Result<(Vec<ToDispatcher>, bool)> {
         if let Some(watched) = &mut self.membership {
             let now = watched.now();
@@ -476,7 +567,7 @@ impl Agents {
         Ok((received.messages, received.closed && self.membership.is_none()))
     }
 
-    /// The connection of one of several is broken: it is lost when nothing of it can run any more.
+    /// The connection of one of several nodes is broken: it counts as lost when nothing of it can run any more.
     pub fn breaks(&mut self, number: usize) {
         if let Some(watched) = &mut self.membership {
             self.standings[number] = Standing::Broken;
@@ -494,12 +585,17 @@ impl Agents {
         Some(watched.membership.due()?.saturating_sub(watched.clock + since))
     }
 
-    /// A node of which nothing runs any more: its agent has ended, or has been silent for so long that it has ended its ranks.
+    /// A node where nothing runs any more: its agent has ended, or was silent until its lease ended its ranks.
     pub fn lost(&mut self) -> Option<usize> {
         let watched = self.membership.as_mut()?;
         let now = watched.now();
+        if self.standings.contains(&Standing::Broken) {
+            // Agents go on without their starters.
+            let _ = self.helpers.hear();
+        }
         for (number, node) in self.nodes.iter_mut().enumerate() {
-            if self.standings[number] == Standing::Broken && node.has_ended() {
+            let has_ended = |node: &mut Node| node.has_ended() || self.helpers.have_ended(node.number);
+            if self.standings[number] == Standing::Broken && has_ended(node) {
                 watched.membership.ended(number as u32, LIFE);
             }
         }

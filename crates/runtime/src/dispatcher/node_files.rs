@@ -1,4 +1,4 @@
-//! When what is written down of a job on several nodes is gathered, written, and used.
+//! When the record of a job on several nodes is gathered, written, and used.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,14 +15,17 @@ use super::start_error::StartError;
 use crate::suspended::ranks::RankState;
 
 impl Dispatcher {
-    /// By rank, what the user calls its node, where there are several.
+    /// By rank, the user's name of its node, where there are several.
     pub(super) fn node_names(&self) -> Vec<String> {
         let names = (0..self.pids.len()).map(|rank| self.agents.name(self.node_of(rank)).map(str::to_string));
         names.collect::<Option<_>>().unwrap_or_default()
     }
 
-    /// The coordinator wants a wave written down: agents tell what they know when they hear of it, too.
+    /// The coordinator wants a wave recorded, or the record removed: its command also makes agents do their part.
     pub(super) fn begin_gathering(&mut self, command: &Command) {
+        if *command == Command::ForgetRecord {
+            return self.forget_record();
+        }
         let nodes = self.agents.numbers();
         if let (Command::Record { wave, oldest }, Some(files)) = (command, &mut self.suspension.files) {
             let (number, oldest) = (*wave, *oldest);
@@ -30,18 +33,18 @@ impl Dispatcher {
         }
     }
 
-    /// What an agent knows of its ranks. When all have told, it waits until all that was printed before has been written.
+    /// An agent reports its ranks. When all have reported, the record waits until all earlier output is written.
     pub(super) fn state_told(&mut self, node: usize, wave: Option<u64>, ranks: Vec<(usize, Value)>) {
         let files = self.suspension.files.as_mut();
         match files.and_then(|files| files.heard(node, wave, ranks)) {
             Some(What::Wave { number, .. }) => self.wave_in_files(number),
-            // All output has been written, and this waits for nothing else.
+            // All output is written; a suspension waits for nothing else.
             Some(What::Suspension) => self.write_suspension(),
             None => {}
         }
     }
 
-    /// All ranks have been halted: their agents tell of them. `about` is the dispatcher's part.
+    /// All ranks are halted: asks their agents for reports. `about` is the dispatcher's part.
     pub(super) fn suspend_nodes(&mut self, about: Value) {
         let nodes = self.agents.numbers();
         self.suspension.about = Some(about);
@@ -62,13 +65,19 @@ impl Dispatcher {
 
     pub(super) fn write_down(&mut self, about: Value, input: Option<(OsString, u64)>) {
         let input = input.map(|(path, length)| (PathBuf::from(path), length));
-        let files = self.suspension.files.as_mut();
-        if let Some(ended) = files.and_then(|files| files.write(about, input)) {
+        let waves = self.coordinator.waves_in_files(0);
+        let Some(files) = &mut self.suspension.files else {
+            return;
+        };
+        let lacking = files.lacks_transit(&waves).into_iter();
+        let transit = lacking.filter_map(|wave| Some((wave, self.images.transit.whole(wave)?)));
+        let transit = transit.collect();
+        if let Some(ended) = files.write(about, input, transit) {
             self.writing_ended(ended);
         }
     }
 
-    /// Sees whether something has been written down.
+    /// Checks whether a record is complete.
     pub(super) fn mind_files(&mut self) {
         let (coordinator, is_ending) = (&self.coordinator, self.verdict.is_some());
         let counts = |what| match what {
@@ -86,6 +95,11 @@ impl Dispatcher {
         let directory = files.path().to_path_buf();
         match ended {
             Ended::Written(What::Wave { number, oldest }, bytes) => {
+                let stay: Vec<u64> = (oldest..=number).collect();
+                self.suspension
+                    .files
+                    .iter_mut()
+                    .for_each(|files| files.remove_transit(&stay));
                 self.tell_record_ended(number, oldest, true);
                 self.recorded(number, &directory, bytes);
             }
@@ -112,7 +126,7 @@ impl Dispatcher {
         });
     }
 
-    /// A node is lost: what its agent was to tell will not be told.
+    /// A node is lost: its agent's report will not come.
     pub(super) fn give_up_gathering(&mut self) {
         let given_up = self
             .suspension
@@ -127,7 +141,7 @@ impl Dispatcher {
         }
     }
 
-    /// Which nodes there are, and which rank is on which.
+    /// Sets the nodes, and the node of each rank.
     pub(super) fn place_ranks(&mut self, cluster: Option<&Cluster>) {
         let Some(cluster) = cluster else { return };
         for (node, host) in (0..).zip(&cluster.hosts) {
@@ -135,13 +149,22 @@ impl Dispatcher {
                 node,
                 slots: host.slots,
                 spare: host.spare,
+                rack: host.rack.clone(),
             });
         }
         let nodes = cluster.of_rank.clone();
         self.coordinate(Fact::Placed { nodes });
+        let (replicas, parity) = (self.coordinator.plan().replicas, self.coordinator.plan().parity);
+        let reason = match parity {
+            Some(parity) => cluster.lacks_nodes_for(parity),
+            None => cluster.lacks_room_for(replicas).filter(|_| replicas > 0),
+        };
+        if let Some(reason) = reason {
+            self.bus.tell(Event::FewReplicas { reason: &reason });
+        }
     }
 
-    /// What nodes have of the images that were written down. `names`: of the nodes of ranks, then.
+    /// Compares the images that nodes have with the record. `names`: of the ranks' nodes at that time.
     ///
     /// # Errors
     /// There is no wave to go on from.
@@ -153,9 +176,10 @@ impl Dispatcher {
         is_shared: bool,
     ) -> Result<Found, StartError> {
         let states: Vec<RankState> = serde_json::from_value(ranks)?;
-        let found = Found::of(&states, sights, is_shared);
+        let found = Found::of(&states, sights, is_shared, self.coordinator.protocol().logs());
         let newest = found.missing.iter().max_by_key(|(_, image, _)| *image);
-        let Some((rank, image, file)) = newest.filter(|_| !found.has_wave()) else {
+        let Some((rank, image, file)) = newest.filter(|_| !found.has_wave() && self.waves_in_places().is_empty())
+        else {
             return Ok(found);
         };
         let node = names
@@ -169,7 +193,7 @@ impl Dispatcher {
         })
     }
 
-    /// Gives each agent the job as it was written down, and its own plan of the nodes.
+    /// Gives each agent the recorded job, and its own plan of the nodes.
     pub(super) fn resume_on_nodes(
         &mut self,
         job: &Job,
@@ -179,7 +203,11 @@ impl Dispatcher {
         (ranks, names): (Value, &[String]),
     ) -> Result<(), StartError> {
         let found = self.find_images(ranks.clone(), names, sights, job.image_files.shared)?;
-        for (rank, image, file) in &found.missing {
+        let in_places = self.waves_in_places();
+        // What comes from a place, or can be made anew, is not lost.
+        let is_lost = |(rank, image): (usize, u64)| !in_places.contains(&image) && !found.has(rank, image);
+        let lost = found.missing.iter();
+        for (rank, image, file) in lost.filter(|(rank, image, _)| is_lost((*rank, *image))) {
             let reason = format!("{file} is on none of these nodes");
             self.bus.tell(Event::ImageLost {
                 rank: *rank,
@@ -196,7 +224,14 @@ impl Dispatcher {
             let ranks = ranks.clone();
             self.agents.node(node).tell(&ToAgent::GoOn { job, ranks });
         }
-        self.resumed(found.ranks, Vec::new(), Some(cluster));
+        let waves = found.waves().into_iter().collect();
+        let files = self.suspension.files.as_ref();
+        let transit = files.map_or(Vec::new(), |files| files.have_transit(waves));
+        let sets = match job.image_files.parity {
+            Some(_) => found.sets,
+            None => Vec::new(),
+        };
+        self.resumed(found.ranks, sets, transit, Some(cluster));
         Ok(())
     }
 }

@@ -1,23 +1,31 @@
 //! One of several nodes is lost, with its processes and its memory.
 //!
-//! Where all ranks can return together they do, on the nodes that are left: of what the lost ranks had logged only as much is elsewhere as
-//! their last wave needs, so nobody can go on as if only they had failed. Where channel memories have everything only the lost ranks begin
-//! again. Otherwise the job ends.
+//! - Where all ranks can return together, they do, on the remaining nodes: of the lost ranks' logs only what their last
+//!   wave needs is elsewhere.
+//! - Where channel memories hold all messages, only the lost ranks begin again.
+//! - Where event loggers or other ranks have the order of deliveries, also: senders' nodes hold the messages, receivers' nodes what
+//!   the lost ranks sent.
+//! - Where the program deals with failures, it is told that they have failed.
+//! - Otherwise the job ends.
 
 use std::time::Duration;
 
 use resurgo_protocol::kinds::Kept;
 use resurgo_protocol::{Command, Fact, Rank};
-use resurgo_wire::control::{Nodes, ToAgent};
+use resurgo_wire::control::{MOST_DELIVERIES, Nodes, ToAgent};
+use resurgo_wire::node_memory::event_words;
 
 use super::events::Event;
 use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
-    /// Nothing of the node runs any more.
+    /// No process of the node runs any more.
     pub(super) fn node_lost(&mut self, node: usize) {
         let coming = self.coming.iter().flat_map(|coming| coming.launching.processes());
-        let others = coming.chain(self.servers.pids());
+        let others = coming
+            .chain(self.servers.pids())
+            .chain(self.store_pids())
+            .chain(self.bus.notifier());
         let agent = self.agents.lose(node, others);
         if let Some(plan) = &mut self.plan {
             plan.mesh[node].clear();
@@ -26,31 +34,56 @@ impl Dispatcher {
             self.gather_statistics();
         }
         if self.verdict.is_some() {
+            return self.end_servers();
+        }
+        if self.suspension.is_copying() {
+            // The job is suspended; only its places may lack the files of this node.
+            return self.flushes_lack(node as u32);
+        }
+        if self.servers_lost(node, &agent) {
             return;
         }
         self.mind_measured();
-        // Waves that were given up for images of single ranks: logs are of no use now, and all can begin again.
+        if self.policy.survivors.is_some() {
+            return self.node_of_survivors_lost(node, &agent);
+        }
+        // Waves were given up for images of single ranks: logs are of no use now, and all ranks can begin again.
         self.have_waves_again();
         let protocol = self.coordinator.protocol();
-        let is_elsewhere = protocol.kept() == Kept::InChannelMemory;
+        let begins_alone = self.begins_alone();
         let returns = protocol.can_return_together();
-        if !is_elsewhere && !returns {
+        if !begins_alone && !returns {
             let name = protocol.name();
             self.bus.error(&format!(
                 "{agent}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends; those with waves of all \
-                 ranks, and channel-memory, go on"
+                 ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
             ));
             return self.end(FAILURE, Duration::ZERO);
         }
-        self.bus.tell(Event::NodeLost { node, reason: &agent });
+        if !self.ends(node) {
+            self.bus.tell(Event::NodeLost {
+                node,
+                reason: &agent,
+                restarts: true,
+            });
+        }
         self.give_up_gathering();
+        self.flushes_lack(node as u32);
+        let there = (0..self.pids.len()).filter(|rank| self.node_of(*rank) == node);
+        let finished: Vec<usize> = there.filter(|rank| self.policy.has_finished(*rank)).collect();
         self.coordinate(Fact::Down { node: node as u32 });
-        self.is_lost_instead(node);
-        if is_elsewhere {
+        self.is_lost_or_left(node);
+        if self.moves_ranks() {
+            // Other ranks may need their messages again.
+            self.policy.go_on(&finished);
+            let finished: Vec<Rank> = finished.into_iter().map(|rank| rank as Rank).collect();
+            self.ranks_lost(&finished);
+        }
+        if begins_alone {
             return;
         }
         self.mind_transit_taken();
-        // Also when all of its ranks have finished: others may need again what they had sent.
+        // Also when all of its ranks have finished: others may need their messages again.
         let rank = (0..self.pids.len()).find(|rank| self.node_of(*rank) == node);
         if let Some(rank) = rank.filter(|_| self.verdict.is_none()) {
             self.checkpoints.failed();
@@ -58,28 +91,46 @@ impl Dispatcher {
         }
     }
 
-    /// These ranks ran on a node that is lost. Where they begin again alone they do, on others.
+    /// Only the ranks of a lost node begin again, on other nodes, and those that return with them.
+    fn begins_alone(&self) -> bool {
+        self.coordinator.protocol().kept() == Kept::InChannelMemory || self.moves_ranks()
+    }
+
+    /// They do so with the data of event loggers and of other nodes.
+    pub(super) fn moves_ranks(&self) -> bool {
+        self.coordinator.plan().moves
+    }
+
+    /// These ranks ran on a lost node. Where they can begin again alone, or with their groups, they do, on other nodes.
     pub(super) fn ranks_lost(&mut self, ranks: &[Rank]) {
-        if self.coordinator.protocol().kept() != Kept::InChannelMemory {
+        if !self.begins_alone() {
             return;
         }
         self.checkpoints.failed();
         for rank in ranks {
+            if self.verdict.is_some() {
+                return;
+            }
             let lost = *rank as usize;
             self.pids[lost] = None;
             self.bus.tell(Event::Restarting { rank: lost });
-            // No node strikes the rank's next life with what was for its first.
+            // A fault that was for the rank's first life does not strike its next one.
             let messages = self.faults.next_life(lost, 0);
             self.agents.tell(&ToAgent::FaultAt { rank: lost, messages });
-            self.coordinate(Fact::Restart { rank: *rank });
+            match self.is_hierarchical() {
+                // Its group has returned with another of these.
+                true if self.coordinator.is_alive(*rank) => {}
+                true => self.return_all(lost),
+                false => self.coordinate(Fact::Restart { rank: *rank }),
+            }
         }
     }
 
-    /// Agents hear first where ranks will be, if that is new: before the memories of all nodes are emptied, and before a life begins where
-    /// nothing is in the memory that others need.
+    /// Tells agents the new places of ranks first: before all node memories are emptied, and before a life begins whose
+    /// peers need nothing from the memory.
     pub(super) fn tell_places(&mut self, command: &Command) {
         if let Command::Begin { rank, node, .. } = command
-            && self.coordinator.protocol().kept() == Kept::InChannelMemory
+            && self.begins_alone()
         {
             return self.tell_place(*rank as usize, *node);
         }
@@ -104,17 +155,25 @@ impl Dispatcher {
 
     /// A life begins on this node.
     fn tell_place(&mut self, rank: usize, node: u32) {
+        let moves_ranks = self.moves_ranks();
         if let Some(told) = &mut self.plan
             && told.of_rank[rank] != node
         {
             told.of_rank[rank] = node;
+            // Data from the lost node does not count any more.
+            told.epoch += u64::from(moves_ranks);
             let plan = told.clone();
             self.tell_plan(plan);
         }
     }
 
     fn tell_plan(&mut self, mut plan: Nodes) {
+        let vouched: Vec<_> = self.ledger.vouched.events().map(event_words).collect();
         for node in self.agents.numbers() {
+            for events in vouched.chunks(MOST_DELIVERIES) {
+                let events = events.to_vec();
+                self.agents.node(node).queue(&ToAgent::Deliveries { events });
+            }
             plan.own = node as u32;
             self.agents.node(node).queue(&ToAgent::Places(plan.clone()));
         }

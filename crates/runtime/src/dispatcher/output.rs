@@ -17,25 +17,25 @@ use super::kept::{END, END_ALL, Kept};
 use super::lines::{self, Label, Lines, Unfinished};
 use super::start_error::StartError;
 use super::writer::{Writer, write_all};
-use crate::own_directory::{Directory, Trust};
 use crate::pattern::{Pattern, seconds};
 use crate::printed::{self, Entry, Journal, Place, Tally};
+use resurgo_store::own_directory::{Directory, Trust};
 
-/// Where output goes, as the user wants it.
+/// The user's choice of destinations.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    /// What stands before every line.
+    /// The text before every line.
     pub label: Option<Pattern>,
     /// Files for standard output and standard error, instead of the launcher's own streams.
     pub files: [Option<Pattern>; 2],
-    /// From where these are named.
+    /// The directory that these names are relative to.
     pub directory: PathBuf,
 }
 
-/// Whose lines are put together: those of a stream, for one file, or for our own stream of that name.
+/// The destination of merged lines: a stream's lines for one file, or for our own stream of that name.
 type Way = (Stream, Option<PathBuf>);
 
-/// The way of everything that is printed.
+/// The destination of all output.
 pub(super) struct Output {
     stdout: Writer,
     stderr: Writer,
@@ -48,24 +48,24 @@ pub(super) struct Output {
     seconds: u64,
     failed: Option<(String, io::ErrorKind)>,
     pub kept: Kept,
-    /// Why what is printed is not noted any more.
+    /// Why output is not noted any more.
     pub not_kept: Option<io::Error>,
 }
 
-/// Bytes of output that agents have not been told to be taken: of output that is new, and of what was counted as repeated.
+/// Bytes of output that agents still count as not taken: of new output, and of output counted as repeated.
 #[derive(Default)]
 pub(super) struct Owed {
-    /// What has been dropped.
+    /// Dropped bytes.
     pub now: [u64; 2],
-    /// What is passed on, until it is on its way.
+    /// Bytes passed on that are not on their way yet.
     pub later: [u64; 2],
 }
 
-/// What is to be known of it to go on with the job later.
+/// The state for going on with the job later.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Before {
     lines: Vec<(String, Option<OsString>, Unfinished)>,
-    /// How much of each file had been written.
+    /// The length of each file.
     files: Vec<(OsString, u64)>,
     worlds: Vec<usize>,
     seconds: u64,
@@ -96,12 +96,12 @@ impl Output {
         Ok(output)
     }
 
-    /// Makes the files of a new job's ranks, so that what cannot be written is known before anything runs.
+    /// Makes the files of a new job's ranks: an unwritable file shows before a process runs.
     pub fn make_files(&mut self, ranks: usize) -> Result<(), StartError> {
         if self.places.files.iter().any(Option::is_some)
             && let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         {
-            // Each rank may have two; the limits of the ranks themselves are known already.
+            // Each rank may have two; the ranks' own limits are known already.
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
         for stream in Stream::ALL {
@@ -115,7 +115,7 @@ impl Output {
         Ok(())
     }
 
-    /// Goes on where the job was suspended. What an interrupted run has added to files since then will be written again. Returns the
+    /// Goes on from the suspension. The new run repeats what an interrupted one has added to files since. Returns the
     /// files that are shorter than they were.
     pub fn resume(&mut self, before: Before) -> Result<Vec<PathBuf>, StartError> {
         let mut shorter = Vec::new();
@@ -181,7 +181,7 @@ impl Output {
         })
     }
 
-    /// The file of a rank's stream; none when it goes to our own.
+    /// The file of a rank's stream; none: our own stream.
     fn path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
         let pattern = self.places.files[stream as usize].as_ref()?;
         let name = pattern.of(rank, &self.worlds, self.seconds);
@@ -231,7 +231,7 @@ impl Output {
         if bytes.is_empty() || self.failed.is_some() {
             return;
         }
-        // A spawned rank's is not there yet.
+        // A spawned rank's file is not there yet.
         let opened = self.open(path, None);
         let written = match (opened, self.files.get_mut(path)) {
             (Ok(_), Some(file)) => write_all(file, &bytes),
@@ -244,7 +244,7 @@ impl Output {
 
     fn note(&mut self, rank: usize, kind: u32, bytes: &[u8]) {
         if let Some(error) = self.kept.note(rank, kind, bytes) {
-            // What is written from here on is written again by a run that goes on from before.
+            // A run that goes on from before repeats all that is written from here on.
             self.count_in(None);
             self.not_kept = Some(error);
         }
@@ -268,13 +268,13 @@ impl Output {
         }
     }
 
-    /// Everybody's last words.
+    /// All ranks print no more.
     pub fn end_all(&mut self) {
         self.note(0, END_ALL, &[]);
         self.each(Lines::end_all);
     }
 
-    /// Shows what has waited in vain for the end of its line.
+    /// Shows beginnings of lines whose end has not come in time.
     pub fn mind_silence(&mut self, now: Instant) {
         self.each(|lines| lines.silent(now));
     }
@@ -291,30 +291,30 @@ impl Output {
         self.lines.values().any(Lines::has_waiting).then_some(lines::SILENCE)
     }
 
-    /// Writes what the launcher itself says.
+    /// Writes text of the launcher itself.
     pub fn say(&self, text: Vec<u8>) {
         self.stderr.say(text);
     }
 
-    /// For each of our own streams, over all runs of the job: what ranks have printed there so far, and what has been written of it.
+    /// For each of our own streams, over all runs of the job: bytes that ranks have printed, and bytes written.
     pub fn counted(&self) -> [(u64, u64); 2] {
         [self.stdout.counted(), self.stderr.counted()]
     }
 
-    /// What is written there is counted in these files.
+    /// Counts written bytes in these files.
     pub fn count_in(&self, tallies: Option<[Tally; 2]>) {
         let [out, err] = tallies.map_or([None, None], |tallies| tallies.map(Some));
         self.stdout.count_in(out);
         self.stderr.count_in(err);
     }
 
-    /// Earlier runs have written so much there of what ranks have printed; what comes next begins with what was printed `from` on.
+    /// Earlier runs have written so much of the ranks' output there; the next text was printed at `from`.
     pub fn begin_after(&self, written: [u64; 2], from: [u64; 2]) {
         self.stdout.begin_after(written[0], from[0]);
         self.stderr.begin_after(written[1], from[1]);
     }
 
-    /// All comes next that no earlier run has printed.
+    /// The next text is new: no earlier run has printed it.
     pub fn stop_passing_over(&self) {
         self.stdout.stop_passing_over();
         self.stderr.stop_passing_over();
@@ -336,7 +336,7 @@ impl Output {
         [self.stdout.progress(), self.stderr.progress()]
     }
 
-    /// What cannot be written any more, and why.
+    /// The stream or file that cannot be written any more, and why.
     pub fn failed(&self) -> Option<(String, io::ErrorKind)> {
         let of = |what: &str, writer: &Writer| writer.failed().map(|kind| (format!("{what}: {kind}"), kind));
         of("standard output", &self.stdout)
@@ -350,7 +350,8 @@ impl Output {
         self.stderr.finish(deadline);
     }
 
-    /// The job's file in `directory` is about to be written: where its output stands. From here on all that is printed is noted.
+    /// The job's file in `directory` is about to be written: returns the position of its output. From here on all
+    /// output is noted.
     pub fn place(&mut self, directory: &Path) -> io::Result<Place> {
         let directory = Directory::open(directory, Trust::Groups)?;
         if !self.kept.counts {
@@ -373,14 +374,14 @@ impl Output {
         Ok(())
     }
 
-    /// The job's file has been written: what was noted before is not needed any more.
+    /// The job's file is written: earlier notes are not needed any more.
     pub fn forget_before(&self, place: Place) {
         if let Some((directory, _)) = &self.kept.journal {
             printed::forget_before(directory, place.journal);
         }
     }
 
-    /// The job goes on whose files are in `directory`: what was printed since its file was written is written where it has not been.
+    /// The job with files in `directory` goes on: writes the output since its file where it is missing.
     pub fn go_on(&mut self, directory: &Path, place: Place) -> io::Result<()> {
         let own = Directory::open(directory, Trust::Groups)?;
         let written = printed::written(&own, self.kept.began, place.printed);

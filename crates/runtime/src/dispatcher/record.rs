@@ -1,8 +1,9 @@
-//! The dispatcher's part of what is written down of each wave: see `agent/record.rs`.
+//! The dispatcher's part of the record of each wave: see `agent/record.rs`.
 
 use std::ffi::OsString;
 use std::path::Path;
 
+use resurgo_protocol::Fact;
 use resurgo_wire::control::{ToAgent, ToDispatcher};
 use serde_json::Value;
 
@@ -10,14 +11,14 @@ use super::Dispatcher;
 use super::events::Event;
 use crate::printed::Place;
 
-/// What is written down of waves.
+/// Records of waves.
 #[derive(Default)]
 pub(super) struct Record {
-    /// What belongs to a wave that is in files, until all that was printed before is written.
+    /// The part for a wave in files, until all earlier output is written.
     waiting: Option<Waiting>,
-    /// The wave from which the job can be resumed, and its name for that.
+    /// The wave from which the job can be resumed, and the job's name.
     resumable: Option<(u64, String)>,
-    /// Where the output stood when the last file was begun; at first, when that was written which this run goes on from.
+    /// The position of output when the last record began; at first, that of the record which this run goes on from.
     place: Option<Place>,
 }
 
@@ -30,14 +31,14 @@ impl Record {
 
 struct Waiting {
     about: Value,
-    /// Where the input so far is, and its length.
+    /// The file of the input so far, and its length.
     input: Option<(OsString, u64)>,
     /// For each of our streams, bytes that must have been written.
     printed: [u64; 2],
 }
 
 impl Dispatcher {
-    /// What the agent says about waves that are written down.
+    /// An agent's message about recorded waves.
     pub(super) fn heard_of_record(&mut self, message: ToDispatcher) {
         match message {
             ToDispatcher::WaveInFiles { number } => self.wave_in_files(number),
@@ -54,7 +55,7 @@ impl Dispatcher {
         }
     }
 
-    /// A wave is in files. All that ranks had printed when the agent noted its part has come before.
+    /// A wave is in files. All that ranks had printed before the agent noted its part is here.
     pub(super) fn wave_in_files(&mut self, wave: u64) {
         let place = self.place_of_output();
         self.output.sync();
@@ -65,7 +66,7 @@ impl Dispatcher {
         self.suspension.record.waiting = Some(Waiting { about, input, printed });
     }
 
-    /// Where output stands now that a file is to be written; from here on all that is printed is noted.
+    /// The position of output for a new record; from here on all output is noted.
     pub(super) fn place_of_output(&mut self) -> Option<Place> {
         let directory = self.suspension.directory.clone();
         match self.output.place(&directory) {
@@ -80,14 +81,14 @@ impl Dispatcher {
         }
     }
 
-    /// The file is there.
+    /// The record is complete.
     pub(super) fn forget_output(&mut self) {
         if let Some(place) = self.suspension.record.place {
             self.output.forget_before(place);
         }
     }
 
-    /// The job that goes on is ours: what an interrupted run has printed is not printed again.
+    /// The resumed job is ours: does not repeat the output of an interrupted run.
     pub(super) fn go_on_with_output(&mut self) {
         let (Some(directory), Some(place)) = (&self.suspension.resumed_from, self.suspension.record.place) else {
             return;
@@ -99,7 +100,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives the agent the dispatcher's part: what a later run does not print again must have been written.
+    /// Gives the agent the dispatcher's part, once all output that a later run does not repeat is written.
     pub(super) fn mind_record(&mut self) {
         if let Some(error) = self.output.not_kept.take() {
             let reason = error.to_string();
@@ -117,9 +118,19 @@ impl Dispatcher {
         self.mind_files();
     }
 
-    /// What was to be written down will not be.
+    /// Gives up a record.
     pub(super) fn give_up_waiting(&mut self) {
         self.suspension.record.waiting = None;
+    }
+
+    /// The job cannot be resumed from what has been written down.
+    pub(super) fn forget_record(&mut self) {
+        self.give_up_waiting();
+        self.suspension.record.resumable = None;
+        self.nothing_to_flush();
+        if let Some(files) = &mut self.suspension.files {
+            files.forget();
+        }
     }
 
     /// The job can be resumed from `wave`.
@@ -130,10 +141,12 @@ impl Dispatcher {
         };
         self.forget_output();
         self.suspension.record.resumable = Some((wave, name));
+        self.flush_wave(wave, directory);
         self.bus.tell(Event::WaveRecorded { wave, bytes });
+        self.coordinate(Fact::Recorded { number: wave });
     }
 
-    /// This run is over, and perhaps the program has not come to its end.
+    /// This run ends, perhaps before the program does.
     pub(super) fn tell_what_can_be_resumed(&mut self) {
         if let Some((wave, name)) = &self.suspension.record.resumable {
             self.bus.tell(Event::CanBeResumed { wave: *wave, name });

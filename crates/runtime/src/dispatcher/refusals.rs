@@ -1,11 +1,11 @@
-//! Ranks of which no image can be taken: since when, and whether the user has been told.
+//! Ranks without images: since when, and whether the user knows.
 
 use std::time::{Duration, Instant};
 
-/// How long a rank can be without an image before the user is told why.
+/// How long a rank can be without an image before the user gets a report.
 const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
 
-/// Why there is no image for a while, in the ordinary course of things.
+/// Reasons of short duration, in the ordinary course of things.
 const IN_PASSING: [&str; 5] = [
     "former life",
     "not running",
@@ -14,23 +14,23 @@ const IN_PASSING: [&str; 5] = [
     "no waves any more",
 ];
 
-/// Whether this reason for having no image will soon be gone by itself.
+/// Whether this reason will soon pass by itself.
 pub fn is_in_passing(reason: &str) -> bool {
     IN_PASSING.iter().any(|passing| reason.contains(passing))
 }
 
-/// What a refusal means.
+/// The meaning of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// It has been so for long, and the user has not been told.
+    /// It has lasted, and the user has no report yet.
     pub is_news: bool,
-    /// It has been so for long, and more than once.
+    /// It has lasted, with more than one refusal.
     pub lasts: bool,
 }
 
 #[derive(Clone, Default)]
 struct Refusal {
-    /// When the first image was asked for that was refused, since there was one.
+    /// When the first refused image since the last success was asked for.
     since: Option<Instant>,
     told: bool,
 }

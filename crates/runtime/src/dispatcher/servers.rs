@@ -10,9 +10,10 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::kinds;
-use resurgo_wire::control::Job;
+use resurgo_wire::control::{Arrival, End, Job, ToAgent};
 use resurgo_wire::handshake::Server;
 use resurgo_wire::services::{Service, Services};
+use serde_json::Value;
 
 use super::bus::Bus;
 use super::events::Event;
@@ -21,6 +22,7 @@ use super::{Dispatcher, FAILURE, LAST_WORDS};
 pub use listeners::Listeners;
 use loggers::Loggers;
 use memories::Memories;
+pub(super) use memories::on_nodes;
 #[cfg(test)]
 pub(super) use memories::why_lost;
 
@@ -28,6 +30,8 @@ pub(super) use memories::why_lost;
 pub(super) struct Servers {
     loggers: Loggers,
     memories: Memories,
+    /// The program has come to its end by itself.
+    finished: bool,
 }
 
 impl Servers {
@@ -44,15 +48,28 @@ impl Servers {
                 Some(wanted) => Memories::start(job, wanted, ranks)?,
                 None => Memories::default(),
             },
+            finished: false,
         })
     }
 
-    /// Process numbers of those that run.
+    /// Process numbers of servers beside the dispatcher.
     pub fn pids(&self) -> Vec<u32> {
-        self.loggers.pids().chain(self.memories.pids().flatten()).collect()
+        self.loggers.pids().chain(self.memories.children()).collect()
     }
 
-    /// Tells of those that say nothing themselves when they begin to serve.
+    /// Adds servers of arrived nodes. Tells the job their addresses.
+    pub fn come(&mut self, job: &mut Job, arrivals: &[Arrival]) {
+        for (node, arrival) in arrivals.iter().enumerate() {
+            self.memories.come(job, node, arrival);
+        }
+    }
+
+    /// The node runs servers, and no rank.
+    pub fn are_on(&self, node: usize) -> bool {
+        self.memories.has(node)
+    }
+
+    /// Reports servers that give no report themselves when they begin to serve.
     pub fn tell(&self, bus: &mut Bus) {
         for (memory, pid) in self.memories.pids().enumerate() {
             bus.tell(Event::ChannelMemoryStarted { memory, pid });
@@ -69,7 +86,7 @@ impl Servers {
         self.loggers.due()
     }
 
-    /// Lets them end, and tells what they have had.
+    /// Ends them, and reports what they held.
     pub fn finish(&mut self, bus: &mut Bus) {
         let held = self.memories.finish(LAST_WORDS);
         bus.tell(Event::ChannelMemoriesHeld { held: &held });
@@ -86,8 +103,10 @@ pub(super) fn reached(servers: &Services, known_as: Option<IpAddr>) -> io::Resul
 }
 
 impl Dispatcher {
-    /// Hears what servers have said. An event logger that has ended is started again; a channel memory that fills has images of all
-    /// ranks taken; what one that has ended had is nowhere else, so the job ends.
+    /// Reads the servers' messages.
+    /// - An event logger that has ended starts again.
+    /// - A channel memory that fills makes all ranks take images.
+    /// - A channel memory that has ended ends the job: its messages are nowhere else.
     pub(super) fn mind_servers(&mut self) {
         let waits = self.coordinator.protocol().order() != kinds::Order::Piggybacked;
         let is_over = self.verdict.is_some();
@@ -96,7 +115,60 @@ impl Dispatcher {
         if heard.fills {
             self.want_images(None);
         }
-        if let Some(why) = without.or(heard.why_lost) {
+        self.end_without(without.or(heard.why_lost));
+    }
+
+    /// Server number `server` of a node has sent a report, or has ended.
+    pub(super) fn server_heard(&mut self, node: usize, server: usize, reports: Vec<Value>, end: Option<End>) {
+        let reports = reports
+            .into_iter()
+            .filter_map(|report| serde_json::from_value(report).ok());
+        let (memories, is_over) = (&mut self.servers.memories, self.verdict.is_some());
+        let heard = memories.heard_of((node, server), reports.collect(), end, &mut self.bus, is_over);
+        if heard.fills {
+            self.want_images(None);
+        }
+        self.end_without(heard.why_lost);
+    }
+
+    /// The node's servers are lost with it; `lost` reports that. False: it had none.
+    pub(super) fn servers_lost(&mut self, node: usize, lost: &str) -> bool {
+        let why = self.servers.memories.are_lost_with(node, lost, &mut self.bus);
+        let had_some = why.is_some();
+        self.end_without(why);
+        had_some
+    }
+
+    /// Tells agents to end the job: those with servers after all others. Ranks may take `grace` to end by themselves.
+    pub(super) fn tell_end(&mut self, grace: Duration, finished: bool) {
+        self.servers.finished |= finished;
+        let grace_ms = grace.as_millis() as u64;
+        let end = ToAgent::End { grace_ms, finished };
+        for node in self.agents.numbers() {
+            if !self.servers.are_on(node) {
+                self.agents.node(node).tell(&end);
+            }
+        }
+        self.end_servers();
+    }
+
+    /// Ends the servers that are on nodes of their own, if no rank needs them any more.
+    pub(super) fn end_servers(&mut self) {
+        let mut nodes = self.agents.numbers();
+        nodes.retain(|node| self.servers.are_on(*node));
+        if self.verdict.is_none() || !self.agents.have_stopped_but(&nodes) {
+            return;
+        }
+        let end = ToAgent::End {
+            grace_ms: 0,
+            finished: self.servers.finished,
+        };
+        nodes.into_iter().for_each(|node| self.agents.node(node).tell(&end));
+    }
+
+    /// Ends the job if it has lost something that it needs.
+    fn end_without(&mut self, why: Option<String>) {
+        if let Some(why) = why {
             self.bus.error(&why);
             self.end(FAILURE, Duration::ZERO);
         }

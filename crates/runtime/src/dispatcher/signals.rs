@@ -1,5 +1,5 @@
-//! Signals to `resurgo run`. They reach the ranks as they are, as under mpiexec: programs save themselves on one, and go on or
-//! end. What ends by such a signal has been ended by the user, and is not started again.
+//! Signals to `resurgo run`. They reach the ranks unchanged, as under mpiexec: programs save their state on one, and go
+//! on or end. A rank that such a signal ends was ended by the user, and does not start again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use resurgo_wire::control::{End, Ended, ToAgent};
 use super::Dispatcher;
 use super::ends::signal_name;
 
-/// The signals that the dispatcher hears of.
+/// The signals that the dispatcher receives.
 const HEARD: [Signal; 8] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -28,20 +28,22 @@ pub(super) struct Signals {
     descriptor: SignalFd,
     /// Takes images instead of going to the ranks, where there can be images.
     takes_images: Option<Signal>,
+    /// Tells that this machine is about to be taken away.
+    preempts: Option<Signal>,
     /// How long ranks may take to end.
     pub grace: Duration,
-    /// Numbers of those that have been passed on.
+    /// Numbers of the signals passed on.
     passed_on: Vec<i32>,
-    /// The user ends the job with this signal; the ranks that are left at that moment are killed.
+    /// The user ends the job with this signal; ranks left at that moment are killed.
     ending: Option<(i32, Instant)>,
-    /// The job is being suspended because of this signal; if no rank has been halted by then, it ends instead.
+    /// This signal suspends the job; if no rank is halted by then, the job ends.
     suspending: Option<(i32, Instant)>,
 }
 
 impl Signals {
-    /// Blocks the signals and makes them readable, except those that whoever started this process has told it to ignore (as
-    /// `nohup` does).
-    pub fn watch(takes_images: Option<Signal>, grace: Duration) -> io::Result<Signals> {
+    /// Blocks the signals and makes them readable, except those that this process was started to ignore (as by
+    /// `nohup`).
+    pub fn watch(takes_images: Option<Signal>, preempts: Option<Signal>, grace: Duration) -> io::Result<Signals> {
         let ignored = std::fs::read_to_string("/proc/self/status")?
             .lines()
             .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok())
@@ -55,6 +57,7 @@ impl Signals {
         Ok(Signals {
             descriptor,
             takes_images,
+            preempts,
             grace,
             passed_on: Vec::new(),
             ending: None,
@@ -107,11 +110,13 @@ impl Dispatcher {
             }
             return;
         }
+        let is_notice = signal.is_some() && signal == self.front.signals.preempts;
         match signal {
-            Some(Signal::SIGTERM) if self.can_be_suspended_by_signal() => {
+            Some(signal) if (is_notice || signal == Signal::SIGTERM) && self.can_be_suspended_by_signal() => {
                 self.front.signals.suspending = Some((number, Instant::now() + self.front.signals.grace));
                 self.suspend(None);
             }
+            Some(signal) if is_notice && self.is_preempted_here(signal) => {}
             Some(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) => self.end_by(number),
             Some(Signal::SIGTSTP) => {
                 self.pass_on(number);
@@ -128,13 +133,13 @@ impl Dispatcher {
         self.tell(ToAgent::Signal { number });
     }
 
-    /// Whoever ends the job can have it go on later. A second signal ends it.
+    /// A user who ends the job can resume it later. A second signal ends it.
     fn can_be_suspended_by_signal(&self) -> bool {
         let is_first = self.front.signals.suspending.is_none() && self.front.signals.ending.is_none();
         is_first && self.verdict.is_none() && self.suspension.can_be() && self.pids.iter().any(Option::is_some)
     }
 
-    /// The job ends where it cannot be suspended in time. Ranks that have been halted need no more time.
+    /// Ends the job if it cannot be suspended in time. Halted ranks need no more time.
     fn mind_suspending(&mut self) {
         let Some((number, deadline)) = self.front.signals.suspending.filter(|_| self.verdict.is_none()) else {
             return;
@@ -168,7 +173,7 @@ impl Dispatcher {
         self.pass_on(number);
     }
 
-    /// Kills what has not ended in time after the user's signal.
+    /// Kills processes that have not ended in time after the user's signal.
     pub(super) fn mind_grace(&mut self) {
         self.mind_suspending();
         let Some((number, deadline)) = self.front.signals.ending.filter(|_| self.verdict.is_none()) else {
@@ -181,7 +186,7 @@ impl Dispatcher {
         }
     }
 
-    /// A rank has ended that has not finished: if it was the user who has ended it, the job ends. Returns whether it does.
+    /// An unfinished rank has ended: if the user has ended it, the job ends. Returns whether it does.
     pub(super) fn ended_by_user(&mut self, ended: &Ended) -> bool {
         let Some(signal) = self.front.signals.has_ended(ended) else {
             return false;
@@ -191,10 +196,10 @@ impl Dispatcher {
         let code = match ended.end {
             End::Exited(code) if code & 0xff != 0 => code,
             End::Signalled(signal) => 128 + signal,
-            // It has not come to its end.
+            // The program has not finished.
             End::Exited(_) => 128 + signal,
         };
-        // The others have had the signal, too.
+        // The other ranks have got the signal, too.
         let grace = match self.front.signals.ending {
             Some((_, deadline)) => deadline.saturating_duration_since(Instant::now()),
             None => self.front.signals.grace,
@@ -203,7 +208,7 @@ impl Dispatcher {
         true
     }
 
-    /// Stops this process as SIGTSTP would have (not at all where no shell could let it go on). It goes on with SIGCONT.
+    /// Stops this process as SIGTSTP would (not at all where no shell could continue it). It goes on with SIGCONT.
     fn stop(&mut self) {
         if !self.agents.send_all() {
             return;

@@ -1,15 +1,38 @@
-//! What ranks spawn: found, numbered, and handed to the agent; or refused, and the rank lives on.
+//! Spawned ranks: the dispatcher finds their programs, numbers them, and orders the agents to start them. A refused
+//! request leaves the asking rank alive.
 
-use resurgo_protocol::Fact;
-use resurgo_wire::control::{Program, ToAgent, WantedProgram, appnums};
+use std::collections::BTreeMap;
+
+use resurgo_protocol::{Fact, Rank};
+use resurgo_wire::control::{Job, Program, ToAgent, WantedProgram, appnums};
 use resurgo_wire::node_memory::MAX_RANKS;
+use resurgo_wire::survivors::REPLACEMENT;
 
-use super::Dispatcher;
 use super::events::Event;
+use super::{Dispatcher, Spawning};
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
 
 /// Finds the file of a program that a rank wants to spawn, and makes its environment; or says why it cannot be run.
 pub type Find = Box<dyn Fn(&WantedProgram) -> Result<Program, String>>;
+
+/// The failed ranks that others are wanted for; none: this is another spawn.
+fn replaced(wanted: &[WantedProgram]) -> Option<Vec<Rank>> {
+    let [program] = wanted else { return None };
+    (program.name == REPLACEMENT).then(|| program.arguments.iter().filter_map(|rank| rank.parse().ok()).collect())
+}
+
+impl Spawning {
+    pub fn of(job: &Job, find: Find) -> Spawning {
+        Spawning {
+            find,
+            programs: job.programs.clone(),
+            most_ranks: job.most_ranks,
+            open_files: job.open_files.1,
+            worlds: Vec::new(),
+            by: BTreeMap::new(),
+        }
+    }
+}
 
 impl Dispatcher {
     /// Rank `by` wants to spawn these programs.
@@ -18,11 +41,12 @@ impl Dispatcher {
             return;
         }
         if self.returns(by) {
-            // Whoever asked is no more.
+            // The rank that asked is gone.
             return;
         }
-        let mut programs = match self.prepare_spawn(wanted) {
-            Ok(programs) => programs,
+        let replaced = replaced(wanted);
+        let (mut programs, appnums) = match self.prepare_spawn(wanted, replaced.as_deref()) {
+            Ok(prepared) => prepared,
             Err(reason) => {
                 self.bus.tell(Event::SpawnFailed {
                     rank: by,
@@ -43,39 +67,80 @@ impl Dispatcher {
         self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
+        if let Some(survivors) = &mut self.policy.survivors {
+            survivors.spawned(by as u32, first as u32..ranks as u32);
+            survivors.replaced(first as u32, replaced.as_deref().unwrap_or_default());
+        }
         self.images.refusals.grow(ranks);
         self.faults.grow(ranks);
         self.checkpoints.grow(ranks, self.start.elapsed());
-        let names: Vec<&str> = wanted.iter().map(|program| program.name.as_str()).collect();
         let new: Vec<usize> = (first..ranks).collect();
-        self.spawning.by.extend(new.iter().map(|rank| (*rank, by)));
-        self.bus.tell(Event::Spawned {
-            rank: by,
-            ranks: &new,
-            programs: &names,
-        });
+        match &replaced {
+            Some(replaced) => self.tell_replaced(&new, replaced),
+            None => self.tell_spawned(by, &new, wanted),
+        }
         let message_faults = (first..ranks)
             .map(|rank| (rank, self.faults.next_life(rank, 0)))
             .filter(|(_, messages)| *messages > 0)
             .collect();
-        // Before any of them speaks.
+        // Before one of them sends anything.
         self.ledger.grow(ranks);
-        let answer = self.ledger.server.spawned(by, appnums(&programs));
+        let answer = self.ledger.server.spawned(by, appnums);
+        let fact = Fact::Spawned { ranks: new.len() };
+        self.coordinator.handle(fact, self.start.elapsed());
+        let nodes: Vec<u32> = new.iter().map(|rank| self.coordinator.node(*rank as u32)).collect();
+        if let Some(plan) = &mut self.plan {
+            plan.of_rank.extend(&nodes);
+        }
+        if let Some(survivors) = &mut self.policy.survivors {
+            survivors.come(&nodes);
+        }
+        self.spawning.programs.extend(programs.iter().cloned());
+        if let Some(coming) = &mut self.coming {
+            coming.job.programs.extend(programs.iter().cloned());
+        }
         self.tell(ToAgent::Spawn {
             by,
             programs,
+            nodes,
+            replaced: replaced.unwrap_or_default(),
             message_faults,
         });
-        self.coordinate(Fact::Spawned { ranks: new.len() });
+        self.carry_out();
         answer.into_iter().for_each(|answer| self.answer(answer));
     }
 
-    fn prepare_spawn(&self, wanted: &[WantedProgram]) -> Result<Vec<Program>, String> {
-        let programs = wanted
-            .iter()
-            .map(|program| (self.spawning.find)(program))
-            .collect::<Result<_, _>>()?;
+    fn tell_spawned(&mut self, by: usize, new: &[usize], wanted: &[WantedProgram]) {
+        let names: Vec<&str> = wanted.iter().map(|program| program.name.as_str()).collect();
+        self.spawning.by.extend(new.iter().map(|rank| (*rank, by)));
+        self.bus.tell(Event::Spawned {
+            rank: by,
+            ranks: new,
+            programs: &names,
+        });
+    }
+
+    /// The programs, and the number of that of each rank.
+    fn prepare_spawn(
+        &mut self,
+        wanted: &[WantedProgram],
+        replaced: Option<&[Rank]>,
+    ) -> Result<(Vec<Program>, Vec<u32>), String> {
         let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
+        if let Some(replaced) = replaced {
+            self.is_room_for(ranks)?;
+            return self.replacements(replaced);
+        }
+        // What no other number of ranks would help comes first.
+        let programs = wanted.iter().map(|program| (self.spawning.find)(program));
+        let programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
+        self.is_room_for(ranks)?;
+        let appnums = appnums(&programs);
+        Ok((programs, appnums))
+    }
+
+    /// Why the job cannot have so many more ranks, if so.
+    fn is_room_for(&self, ranks: usize) -> Result<(), String> {
         if ranks == 0 {
             return Err("it asks for no ranks".to_string());
         }
@@ -99,7 +164,7 @@ impl Dispatcher {
                 self.spawning.open_files
             ));
         }
-        Ok(programs)
+        Ok(())
     }
 
     /// Removes what MPICH keeps for ranks. The agent does this too, unless it has died.
@@ -110,5 +175,23 @@ impl Dispatcher {
             let name = resurgo_pmi::kvs_name(&self.about.name, world);
             (0..end - first).for_each(|rank| leftovers::remove(&name, rank));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_replacement_names_ranks() {
+        let wanted = |name: &str| WantedProgram {
+            ranks: 2,
+            name: name.to_string(),
+            arguments: vec!["3".to_string(), "11".to_string()],
+            info: Vec::new(),
+        };
+        assert_eq!(replaced(&[wanted(REPLACEMENT)]), Some(vec![3, 11]));
+        assert_eq!(replaced(&[wanted("worker")]), None);
+        assert_eq!(replaced(&[wanted(REPLACEMENT), wanted("worker")]), None);
     }
 }

@@ -1,28 +1,32 @@
-//! The start of a job, new or suspended: the dispatcher's own surroundings, the agent, and the first word to it.
+//! The start of a job, new or suspended: the dispatcher's own resources, the agent, and the first message to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use resurgo_protocol::checkpoints::Checkpoints;
-use resurgo_protocol::policy::Policy;
+use resurgo_protocol::policy::{Limits, Policy};
 use resurgo_protocol::{Coordinator, Fact, Protocol};
+use resurgo_store::Described;
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Job, JobDirectory, Nodes, Sight, Stdin, ToAgent, appnums};
+use resurgo_wire::control::{Arrival, Job, JobDirectory, Nodes, Secret, Sight, Stdin, ToAgent, appnums};
 
-use super::bus::{Bus, Wanted};
+use super::bus::{Bus, Notices, Wanted};
 use super::cluster::Cluster;
 use super::console::Console;
 use super::coordinate::plan;
 use super::events::Event;
+use super::flush::{Flushes, StoreServers, Stores};
 use super::guests::Coming;
 use super::job_files::JobFiles;
 use super::launching::{self, Launched, Launching, Patience};
 use super::ledger::{self, Ledger};
+use super::metrics::{self, Metrics};
 use super::node::{Agents, Node};
 use super::output::{Output, Owed};
 use super::refusals::Refusals;
@@ -32,22 +36,27 @@ use super::start_error::{StartError, cannot};
 use super::suspend::{self, State, Suspension};
 use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, input};
 use crate::faults::Schedule;
+use crate::flush::{self, DISPATCHERS, Secrets, Site};
 use crate::suspended::Suspended;
+
+/// For the key of checkpoint servers, which is on their disks: it tells nothing about that of the job.
+const SERVERS: &str = "resurgo 2026-11-27 checkpoint servers of a job";
 
 impl Dispatcher {
     pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, StartError> {
         let start = Instant::now();
         prctl::set_child_subreaper(true).map_err(|error| cannot("become a subreaper")(error.into()))?;
-        let signals = Signals::watch(settings.checkpoint_signal, settings.grace).map_err(cannot("watch signals"))?;
-        let wanted = wanted(&settings)?;
+        let signals = signals(&settings).map_err(cannot("watch signals"))?;
+        let (wanted, metrics) = (wanted(&settings, start)?, metrics::prepare(&settings.reports)?);
         let size = settings.job.programs.iter().map(|program| program.ranks).sum();
         let faults = prepare_job(&mut settings, size)?;
         let job = &mut settings.job;
-        let servers = Servers::start(job, &settings.servers, size)?;
+        let mut servers = Servers::start(job, &settings.servers, size)?;
         let (mut output, wake, wake_writer) = start_output(settings.output)?;
         if settings.resumed.is_none() {
             output.make_files(size)?;
         }
+        let flushes = start_flushes(job, &settings.stores, &wake_writer, &signals)?;
         let (started, files) = start_nodes(
             job,
             settings.cluster.as_mut(),
@@ -55,26 +64,21 @@ impl Dispatcher {
             &signals,
             wake_writer,
         )?;
-        let coordinator = Coordinator::new(plan(job, size));
+        servers.come(job, &started.arrivals);
+        let coordinator = Coordinator::new(plan(job, size, !started.plans.is_empty()));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
             owed: (0..started.agents.len()).map(|_| Owed::default()).collect(),
             agents: started.agents,
             coming: None,
             plan: started.plans.first().cloned(),
-            front: Front::of(signals, wake),
+            front: Front::start(signals, wake, metrics)?,
             output,
             bus: begin_to_tell(wanted, job.protocol, size, &servers, start),
             servers,
             about: About::of(job),
-            spawning: Spawning {
-                find: settings.find,
-                most_ranks: job.most_ranks,
-                open_files: job.open_files.1,
-                worlds: Vec::new(),
-                by: BTreeMap::new(),
-            },
-            policy: Policy::new(size, job.protocol, settings.limits),
+            spawning: Spawning::of(job, settings.find),
+            policy: failure_policy(job, settings.limits, &started.plans, size),
             faults,
             checkpoints: Checkpoints::new(
                 settings.checkpoint_period,
@@ -105,8 +109,8 @@ impl Dispatcher {
             interrupted: false,
             stopped: None,
         };
+        (dispatcher.suspension.files, dispatcher.images.flushes) = (files, flushes);
         dispatcher.tell_missing(&started.missing);
-        dispatcher.suspension.files = files;
         let coming = started.launching.filter(|_| settings.resumed.is_none());
         dispatcher.coming = coming.map(|launching| Coming::of(launching, &settings.job));
         let (plans, sights) = (&started.plans, &started.sights);
@@ -114,10 +118,12 @@ impl Dispatcher {
         Ok(dispatcher)
     }
 
+    /// Nodes and places that are not there.
     fn tell_missing(&mut self, missing: &[(String, String)]) {
         for (name, reason) in missing {
             self.bus.tell(Event::NodeMissing { name, reason });
         }
+        self.tell_places_away();
     }
 
     /// Gives agents the job, a new one or one that goes on.
@@ -129,6 +135,7 @@ impl Dispatcher {
         plans: &[Nodes],
         sights: &[Sight],
     ) -> Result<(), StartError> {
+        self.tell_levels(&job, cluster.as_ref());
         match (resumed, cluster) {
             (Some(mut suspended), Some(cluster)) => {
                 let names = std::mem::take(&mut suspended.header.about.nodes);
@@ -155,7 +162,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Goes on where the job was when it was suspended.
+    /// Resumes the job from its suspension.
     fn resume(&mut self, mut job: Box<Job>, suspended: Suspended) -> Result<(), StartError> {
         let (directory, id) = (suspended.directory.clone(), suspended.header.id.clone());
         let names = suspended.header.about.nodes.clone();
@@ -163,12 +170,12 @@ impl Dispatcher {
         let worlds = self.take_up(suspended)?;
         job.services = reached(&job.services, None).map_err(cannot("be reached"))?;
         if !names.is_empty() {
-            // It was on several nodes, which may have kept their images for themselves.
+            // The job was on several nodes, which may have kept their images for themselves.
             self.find_images(ranks, &names, &[sight], true)?;
         }
         let mut first = 0;
         for program in &mut job.programs {
-            // The first versions did not write it down.
+            // The first versions did not record it.
             program.world = worlds.iter().filter(|world| **world <= first).count();
             first += program.ranks;
         }
@@ -181,7 +188,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// What the dispatcher knew of the job when it was suspended. Answers the first ranks of the worlds that were spawned.
+    /// Takes up the dispatcher's part of a suspended job. Returns the first ranks of the spawned worlds.
     fn take_up(&mut self, suspended: Suspended) -> Result<Vec<usize>, StartError> {
         let about = suspended.header.about;
         let state: State = serde_json::from_value(about.dispatcher)?;
@@ -189,6 +196,7 @@ impl Dispatcher {
             Some(ledger) => ledger,
             None => ledger::State::of_agent(suspended.header.agent)?,
         };
+        let accounts = ledger.accounts();
         self.ledger.resume(ledger);
         self.policy.resume(state.policy);
         self.spawning.worlds = state.spawned_worlds;
@@ -196,10 +204,13 @@ impl Dispatcher {
             self.bus.tell(Event::OutputFileDiffers { path: &path });
         }
         self.suspension.record.began_at(about.printed);
-        self.suspension.is_from_wave = about.wave.is_some();
+        self.suspension.is_from_wave = about.wave.is_some() || !about.nodes.is_empty();
         self.suspension.seconds_before = about.seconds;
         self.suspension.former = about.former;
         self.suspension.former.push(about.number);
+        if let Some(flushes) = &mut self.images.flushes {
+            flushes.go_on_from(about.wave, accounts);
+        }
         self.suspension.resumed_from = Some(suspended.directory.clone());
         self.suspension.directory = suspended.directory;
         Ok(self.spawning.worlds.clone())
@@ -207,13 +218,16 @@ impl Dispatcher {
 }
 
 impl Front {
-    fn of(signals: Signals, wake: PipeReader) -> Front {
-        Front {
+    fn start(signals: Signals, wake: PipeReader, prepared: metrics::Prepared) -> Result<Front, StartError> {
+        let mut console = Console::start();
+        Ok(Front {
             signals,
-            console: Console::start(),
+            metrics: Metrics::start(prepared, &mut console)?,
+            console,
+            watchers: Default::default(),
             wake,
             progress_due: None,
-        }
+        })
     }
 }
 
@@ -222,9 +236,14 @@ impl Images {
         Images {
             without: suspend::without_images(job),
             are_written: job.image_files.directory.is_some(),
+            stay: job.image_files.keep,
             refusals: Refusals::new(size),
             unusable: BTreeMap::new(),
+            refusing: BTreeSet::new(),
+            shared: BTreeMap::new(),
             transit: Default::default(),
+            sets: Default::default(),
+            flushes: None,
         }
     }
 }
@@ -239,8 +258,15 @@ impl About {
     }
 }
 
-/// Makes the files that the user wants to have at the end.
-fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
+fn signals(settings: &Settings) -> io::Result<Signals> {
+    let notice = settings.cluster.as_ref().and_then(|cluster| cluster.preemption.signal);
+    let notice = notice.map(Signal::try_from).transpose()?;
+    Signals::watch(settings.checkpoint_signal, notice, settings.grace)
+}
+
+/// Makes the files that the user wants at the end.
+fn wanted(settings: &Settings, start: Instant) -> Result<Wanted, StartError> {
+    let reports = &settings.reports;
     let create = |path: &Option<PathBuf>, option: &'static str| match path {
         Some(path) => File::create(path).map(Some).map_err(|error| StartError::UserFile {
             path: path.clone(),
@@ -252,13 +278,25 @@ fn wanted(settings: &Settings) -> Result<Wanted, StartError> {
     Ok(Wanted {
         quiet: settings.quiet,
         verbose: settings.verbose,
-        json: create(&settings.json_events, "--json-events")?,
-        table: settings.stats,
-        figures: create(&settings.stats_json, "--stats-json")?,
+        json: create(&reports.json_events, "--json-events")?,
+        table: reports.stats,
+        figures: create(&reports.stats_json, "--stats-json")?,
+        notices: match &reports.notify {
+            Some(command) => {
+                let notices = Notices::start(command.clone(), settings.quiet, start);
+                Some(notices.map_err(cannot("start what runs the command of --notify"))?)
+            }
+            None => None,
+        },
     })
 }
 
-/// Fills in what a job of `size` ranks has of this run. Answers which faults it is to have.
+fn failure_policy(job: &Job, limits: Limits, plans: &[Nodes], size: usize) -> Policy {
+    let nodes = plans.first().map_or(vec![0; size], |plan| plan.of_rank.clone());
+    Policy::new(size, job.protocol, limits).surviving(job.survives(), nodes)
+}
+
+/// Fills in this run's part of a job of `size` ranks. Returns the faults to inject.
 fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
     let job = &mut settings.job;
     if settings.resumed.is_none() {
@@ -268,7 +306,7 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
             _ => input::find(),
         };
     }
-    // What is left of a former run on other nodes does not have the key of this one.
+    // Leftovers of a former run on other nodes must not have the key of this one.
     if settings.resumed.is_none() || settings.cluster.is_some() {
         job.key = crate::sys::random().map_err(cannot("read /dev/urandom"))?;
     }
@@ -286,6 +324,37 @@ fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartEr
 fn own_directory(job: &Job) -> PathBuf {
     let directory = job.image_files.directory.as_ref();
     directory.map_or(PathBuf::new(), |directory| PathBuf::from(directory).join(&job.name))
+}
+
+/// The places that recorded waves are copied to. They must be usable when the job begins, but one that cannot be reached
+/// costs a warning; and so does a lost one when a job goes on. The job's key is known.
+fn start_flushes(
+    job: &mut Job,
+    stores: &Stores,
+    wake: &PipeWriter,
+    signals: &Signals,
+) -> Result<Option<Flushes>, StartError> {
+    if job.image_files.places.is_empty() {
+        return Ok(None);
+    }
+    let places = &job.image_files.places;
+    let described = places
+        .iter()
+        .map(|place| Described::parse(place))
+        .collect::<Result<Vec<_>, _>>();
+    let described = described.map_err(StartError::Place)?;
+    let key = blake3::derive_key(SERVERS, &job.key);
+    let ended = || signals.ended().ok().flatten();
+    let servers = StoreServers::start(stores, (&described, &job.name, key), wake, &ended)?;
+    let secrets = Secrets::new(&stores.secret, key, &described);
+    let sites = Site::all(places, &secrets, &job.name, DISPATCHERS).map_err(StartError::Place)?;
+    let away = match stores.are_known {
+        true => Vec::new(),
+        false => flush::examine(&sites).map_err(|error| StartError::Place(error.to_string()))?,
+    };
+    job.image_files.secret = Secret::masked(&secrets.encode(), &job.key);
+    let flushes = Flushes::start(sites, servers, away, wake).map_err(cannot("start a thread"))?;
+    Ok(Some(flushes))
 }
 
 /// Starts the agents, which find out whether they see one directory.
@@ -307,9 +376,17 @@ fn start_nodes(
             return Err(error);
         }
     };
-    if let Some(files) = &mut files {
+    if files.is_some() {
         job.image_files.shared = started.sights.iter().all(|sight| sight.is_shared);
         job.image_files.partners &= !job.image_files.shared;
+    }
+    let in_vain = job.image_files.parity.take_if(|_| job.image_files.shared);
+    if in_vain.is_some() && resumed.is_none() {
+        files.into_iter().for_each(JobFiles::leave);
+        let path = job.image_files.directory.clone().unwrap_or_default().into();
+        return Err(StartError::ParityInOneDirectory { path });
+    }
+    if let Some(files) = &mut files {
         files.begin(job, wake);
     }
     Ok((started, files))
@@ -330,13 +407,14 @@ fn job_files(job: &Job, resumed: Option<&Suspended>) -> Result<Option<JobFiles>,
     Ok(Some(files))
 }
 
-/// The agents, what each is told of the others, and what it has found in the job's directory; which nodes are missing, with reasons.
+/// The agents, their plans and sights of the job's directory, and the missing nodes with reasons.
 struct Started {
     agents: Agents,
     plans: Vec<Nodes>,
     sights: Vec<Sight>,
     missing: Vec<(String, String)>,
-    /// Others come by this.
+    arrivals: Vec<Arrival>,
+    /// Further agents arrive here.
     launching: Option<Launching>,
 }
 
@@ -352,6 +430,7 @@ fn start_agents(
             agents: Agents::one(Node::start()?),
             plans: Vec::new(),
             sights: Vec::new(),
+            arrivals: Vec::new(),
             missing: Vec::new(),
             launching: None,
         });
@@ -363,21 +442,24 @@ fn start_agents(
     let launched = launching::launch(cluster, job, directory, &patience)?;
     let Launched {
         nodes,
+        helpers,
         plans,
         sights,
+        arrivals,
         missing,
         launching,
     } = launched;
     Ok(Started {
-        agents: Agents::several(nodes, cluster.lease),
+        agents: Agents::several(nodes, helpers, cluster.lease),
         plans,
         sights,
+        arrivals,
         missing,
         launching: Some(launching),
     })
 }
 
-/// Starts the writers of output, and answers what is readable when one of them, or another thread, has something to say.
+/// Starts the writers of output; returns a pipe that is readable when a writer or another thread has a result.
 fn start_output(places: Places) -> Result<(Output, PipeReader, PipeWriter), StartError> {
     let (wake, wake_writer) = io::pipe().map_err(cannot("make a pipe"))?;
     crate::sys::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
@@ -393,9 +475,7 @@ fn begin_to_tell(wanted: Wanted, protocol: Protocol, size: usize, servers: &Serv
     bus.tell(Event::JobStarted {
         ranks: size,
         protocol: protocol.name(),
-        unix_time: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0.0, |time| time.as_secs_f64()),
+        unix_time: crate::unix_time(),
         coordinated: protocol.has_waves() && !protocol.logs(),
     });
     servers.tell(&mut bus);

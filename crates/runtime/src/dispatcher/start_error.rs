@@ -1,6 +1,7 @@
 //! Why a job does not begin.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
@@ -18,10 +19,21 @@ pub enum StartError {
         option: &'static str,
         error: io::Error,
     },
+    #[error("cannot listen at {address} for {option}: {error}")]
+    Address {
+        address: SocketAddr,
+        option: &'static str,
+        error: io::Error,
+    },
     #[error("cannot write output of ranks to {}: {error}", .path.display())]
     Output { path: PathBuf, error: io::Error },
     #[error("node {name}: {why}")]
     Node { name: String, why: String },
+    #[error(
+        "--store parity: all nodes see one directory {}, whose images outlive nodes without parity; leave one of both out",
+        .path.display()
+    )]
+    ParityInOneDirectory { path: PathBuf },
     #[error("a directory for image files cannot be made in {}: {error}{}", .path.display(), hint(.error))]
     Directory { path: PathBuf, error: io::Error },
     #[error(
@@ -36,6 +48,9 @@ pub enum StartError {
     },
     #[error("{0}")]
     NotResumed(String),
+    /// One that images are to be copied to.
+    #[error("{0}")]
+    Place(String),
     #[error("ended by {} before its nodes were there", signal_name(*.0 as i32))]
     Interrupted(Signal),
     #[error(transparent)]

@@ -1,5 +1,5 @@
-//! What the job has measured of itself: what ranks have sent and what that has cost (counted by them, [`counters`]), every
-//! checkpoint, every recovery. Nothing is decided here and nothing told; see [`report`] and [`super::events`].
+//! The job's measurements of itself: what ranks sent and its costs (counted by them, [`counters`]), every checkpoint,
+//! every recovery. This module decides and reports nothing; see [`report`] and [`super::events`].
 
 mod report;
 
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use resurgo_wire::control::{Ended, LifeStatistics};
-use resurgo_wire::counters::{Costs, Sizes};
+use resurgo_wire::counters::{Cost, Costs, Sizes};
 
 use super::events::{Event, Sink};
 use super::node::NodeFigures;
@@ -26,7 +26,7 @@ fn between(from: Option<Duration>, to: Option<Duration>) -> Option<f64> {
 #[derive(Debug, Clone, Default)]
 struct RankStats {
     restarts: u64,
-    /// Of the life that has come furthest: one that is ended in its replay has counted less than the log holds.
+    /// Of the most advanced life: one that ends during its replay has counted less than the log holds.
     deliveries: u64,
     delivered_bytes: u64,
     sizes: Sizes,
@@ -34,7 +34,27 @@ struct RankStats {
     costs: Costs,
 }
 
+/// What a rank has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RankFigures {
+    pub restarts: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    pub deliveries: u64,
+    pub log_bytes: u64,
+}
+
 impl RankStats {
+    fn figures(&self) -> RankFigures {
+        RankFigures {
+            restarts: self.restarts,
+            messages: self.sizes.iter().map(|[messages, _]| messages).sum(),
+            bytes: self.sizes.iter().map(|[_, bytes]| bytes).sum(),
+            deliveries: self.deliveries,
+            log_bytes: self.costs[Cost::LogBytes as usize],
+        }
+    }
+
     fn take(&mut self, life: &LifeStatistics) {
         let messages = |sizes: &Sizes| sizes.iter().map(|[messages, _]| messages).sum::<u64>();
         if life.deliveries + messages(&life.sizes) >= self.deliveries + messages(&self.sizes) {
@@ -60,17 +80,27 @@ struct Checkpoint {
     longest: Duration,
     /// From the request.
     total: Duration,
-    /// By how much it has delayed the job if standstills are all it costs: the mean over all ranks.
+    /// The delay of the job if standstills are its only cost: the mean over all ranks.
     effective: Duration,
-    /// In files: ranks, bytes, bytes that had to be written, the longest time that took.
+    /// In files: ranks, bytes, written bytes, the longest write time.
     files: usize,
     bytes: u64,
     written: u64,
     write: Duration,
 }
 
-/// One return of a failed rank. Moments are by the dispatcher's clock, since the start of the job; none: it has not come to that, or
-/// nobody knows.
+/// Ranks' standstills for images.
+#[derive(Debug, Default)]
+struct Stalls {
+    count: u64,
+    /// Their total time, and with each in the mean over all ranks.
+    all: Duration,
+    mean: Duration,
+    longest: Duration,
+}
+
+/// One return of a failed rank. Moments are by the dispatcher's clock, since the start of the job; none: not reached,
+/// or unknown.
 #[derive(Debug, Clone, Default)]
 struct Recovery {
     rank: usize,
@@ -90,6 +120,22 @@ struct Recovery {
     replayed: Option<Duration>,
     caught_up: Option<Duration>,
     deliveries: u64,
+}
+
+/// A place that recorded waves are copied to.
+#[derive(Debug, Clone, Default)]
+struct PlaceStats {
+    place: String,
+    /// Waves that are there or were, and that could not be copied.
+    waves: u64,
+    failed: u64,
+    /// Bytes of their files, and bytes that went there: other parts of the files were there already.
+    bytes: u64,
+    put: u64,
+    /// How long that took.
+    time: Duration,
+    /// The last wave there, and since when, since the start of the job.
+    last: Option<(u64, Duration)>,
 }
 
 /// A list of which the last entries are kept.
@@ -114,7 +160,7 @@ impl<T> Last<T> {
     }
 }
 
-/// Everything that is measured.
+/// All measurements.
 pub struct Stats {
     start: Instant,
     protocol: String,
@@ -124,34 +170,30 @@ pub struct Stats {
     failures: u64,
     /// When ranks failed that have not caught up since.
     failed_at: Vec<Option<Instant>>,
-    /// The work of which time, on the whole.
+    /// The total time whose work is lost.
     lost: Duration,
     replay: Duration,
     replayed_deliveries: u64,
     recoveries: Last<Recovery>,
-    /// Of the last failure, as long as nobody has decided what follows from it.
+    /// The last failure, until its consequence is decided.
     failing: Recovery,
     /// When an image of each rank was asked for.
     asked_at: Vec<Option<Instant>>,
     images: u64,
     waves: u64,
     last_image: Option<Instant>,
-    /// What each channel memory has had, if it has said so.
+    /// What each channel memory held, if it has reported.
     channel_memories: Vec<Option<Held>>,
+    places: Vec<PlaceStats>,
     /// Several nodes, and which each rank is on.
     nodes: (Vec<NodeFigures>, Vec<usize>),
     /// From requests to complete images or waves.
     checkpoint_time: Duration,
-    longest_stall: Duration,
     /// Written to files.
     image_bytes: u64,
-    /// How often and how long ranks stood still for images, all together.
-    stall_count: u64,
-    stalls: Duration,
-    /// How long they did so in the mean of all ranks.
-    mean_stalls: Duration,
+    stalls: Stalls,
     checkpoints: Last<Checkpoint>,
-    /// What the ranks have done since then is not lost yet: it began with a wave or a return.
+    /// The ranks' work since then is not lost yet: it began with a wave or a return.
     work_since: Instant,
 }
 
@@ -174,13 +216,11 @@ impl Stats {
             waves: 0,
             last_image: None,
             channel_memories: Vec::new(),
+            places: Vec::new(),
             nodes: Default::default(),
             checkpoint_time: Duration::ZERO,
-            longest_stall: Duration::ZERO,
             image_bytes: 0,
-            stall_count: 0,
-            stalls: Duration::ZERO,
-            mean_stalls: Duration::ZERO,
+            stalls: Stalls::default(),
             checkpoints: Last::NEW,
             work_since: start,
         }
@@ -196,6 +236,23 @@ impl Stats {
     /// Images (or complete waves) so far, and when the last was taken.
     pub fn images(&self) -> (u64, Option<Instant>) {
         (self.images + self.waves, self.last_image)
+    }
+
+    /// The number of the last one, its rank (none: it is a wave), and when it was taken.
+    pub fn last_image(&self) -> Option<(u64, Option<usize>, Instant)> {
+        let last = self.checkpoints.kept.back()?;
+        Some((last.number, last.rank, self.start + last.at))
+    }
+
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// What a rank has done so far. `life`: the counters of its present life.
+    pub fn rank(&self, rank: usize, life: Option<&LifeStatistics>) -> RankFigures {
+        let mut known = self.ranks[rank].clone();
+        life.iter().for_each(|life| known.take(life));
+        known.figures()
     }
 
     pub fn restarts(&self) -> u64 {
@@ -216,7 +273,7 @@ impl Stats {
 
     /// How long a rank stands still for one image, in the mean.
     fn individual(&self) -> Option<f64> {
-        mean(self.stalls, self.stall_count)
+        mean(self.stalls.all, self.stalls.count)
     }
 
     /// How long an image, or a wave, takes from the request, in the mean.
@@ -225,7 +282,7 @@ impl Stats {
     }
 
     fn effective(&self) -> Duration {
-        self.mean_stalls
+        self.stalls.mean
     }
 
     fn checkpointed(&mut self, rank: usize, number: u64, stall: Duration, now: Instant) {
@@ -284,10 +341,10 @@ impl Stats {
 
     fn stood_still(&mut self, count: u64, all: Duration, mean: Duration, longest: Duration, now: Instant) {
         self.last_image = Some(now);
-        self.stall_count += count;
-        self.stalls += all;
-        self.mean_stalls += mean;
-        self.longest_stall = self.longest_stall.max(longest);
+        self.stalls.count += count;
+        self.stalls.all += all;
+        self.stalls.mean += mean;
+        self.stalls.longest = self.stalls.longest.max(longest);
     }
 
     fn image_written(&mut self, rank: usize, number: u64, bytes: u64, written: u64, time: Duration) {
@@ -303,6 +360,18 @@ impl Stats {
             checkpoint.written += written;
             checkpoint.write = checkpoint.write.max(time);
         }
+    }
+
+    fn place(&mut self, place: &str) -> &mut PlaceStats {
+        let known = self.places.iter().position(|known| known.place == place);
+        let at = known.unwrap_or_else(|| {
+            self.places.push(PlaceStats {
+                place: place.to_string(),
+                ..PlaceStats::default()
+            });
+            self.places.len() - 1
+        });
+        &mut self.places[at]
     }
 
     fn failed(&mut self, ended: &Ended, now: Instant) {
@@ -325,7 +394,7 @@ impl Stats {
         };
     }
 
-    /// The rank that has failed last is started again, or one whose node is lost.
+    /// The rank that failed last starts again, or one whose node is lost.
     fn restarting(&mut self, rank: usize, now: Instant) {
         self.ranks[rank].restarts += 1;
         let mut failing = std::mem::take(&mut self.failing);
@@ -356,7 +425,7 @@ impl Stats {
         }
     }
 
-    /// The time since the failure that the present life of `rank` has followed; none if it has followed none.
+    /// The time since the failure before the present life of `rank`; none if there was no failure.
     pub fn lost_since_failure(&self, rank: usize, now: Instant) -> Option<Duration> {
         self.failed_at[rank].map(|failed| now.duration_since(failed))
     }
@@ -377,10 +446,10 @@ impl Stats {
         self.lost += lost.unwrap_or_default();
     }
 
-    /// Of which time the work is lost when all ranks go on from `wave`, 0: the beginning.
+    /// The time whose work is lost when all ranks go on from `wave`, 0: the beginning.
     pub fn lost_by_return(&self, wave: u64, now: Instant) -> Duration {
         match wave {
-            // Everything; some of it was lost before.
+            // All of it; some was lost before.
             0 => now.duration_since(self.start).saturating_sub(self.lost),
             _ => now.saturating_duration_since(self.work_since),
         }
@@ -406,7 +475,7 @@ impl Stats {
         for (rank, life) in self.ranks.iter_mut().zip(statistics) {
             rank.take(life);
         }
-        // Time is lost also where nobody has caught up any more.
+        // Time is lost even if a failed rank never catches up.
         let failed: Vec<Instant> = self.failed_at.iter_mut().filter_map(Option::take).collect();
         if self.coordinated && !failed.is_empty() {
             self.lost += now.saturating_duration_since(self.work_since);
@@ -445,7 +514,23 @@ impl Sink for Stats {
                 lost,
                 ..
             } => self.caught_up(rank, statistics, replay, lost),
-            Event::Spawned { ranks, .. } => self.grow(self.ranks.len() + ranks.len()),
+            Event::Spawned { ranks, .. } | Event::Replaced { ranks, .. } => self.grow(self.ranks.len() + ranks.len()),
+            Event::WaveFlushed {
+                wave,
+                place,
+                bytes,
+                put,
+                took,
+            } => {
+                let at = self.since_start(now);
+                let place = self.place(place);
+                place.waves += 1;
+                place.bytes += bytes;
+                place.put += put;
+                place.time += took;
+                place.last = Some((wave, at));
+            }
+            Event::WaveNotFlushed { place, .. } => self.place(place).failed += 1,
             Event::ImageAsked { rank } => self.asked_at[rank] = Some(now),
             Event::Checkpointed { rank, image, stall, .. } => self.checkpointed(rank, image, stall, now),
             Event::WaveComplete {

@@ -1,15 +1,15 @@
-//! Suspending the job: images of all ranks in files, then the end of all ranks at one moment, and then what the launcher knows,
-//! in a file as well ([`crate::suspended`]).
+//! A suspension: images of all ranks go to files, all ranks end at one moment, and the launcher writes its own state to
+//! a file ([`crate::suspended`]).
 //!
-//! Nothing is given up before the last step is done: up to the end of the ranks the job goes on if a step fails, and after it
-//! the ranks are started again from their images.
+//! The job gives up nothing before the last step. If a step fails before the ranks end, the job goes on; after that,
+//! the ranks start again from their images.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use resurgo_protocol::checkpoints::Outcome;
-use resurgo_protocol::coordinator::Former;
+use resurgo_protocol::coordinator::{Former, FormerSet};
 use resurgo_protocol::policy::Failures;
 use resurgo_protocol::{Coordinator, Fact, kinds};
 use resurgo_wire::console::Reply;
@@ -24,18 +24,18 @@ use super::output::Before;
 use super::record::Record;
 use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
-use crate::own_directory::{Directory, Trust};
 use crate::printed::Place;
 use crate::suspended::{About, Origin, processor};
 use crate::units::readable_duration;
+use resurgo_store::own_directory::{Directory, Trust};
 
 /// Exit status of a job that has been suspended: EX_TEMPFAIL of sysexits.h, "try again later".
 pub const SUSPENDED: i32 = 75;
-/// Who waits for the images of a suspension, among those who wait for images.
+/// Stands for a suspension among the clients that wait for images.
 pub(super) const CLIENT: u64 = 0;
-/// A suspension before a time limit that has failed is tried again after so long.
+/// The pause before a failed suspension before a time limit is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Bounds of the time that is left for a suspension before a time limit: a tenth of the limit, and more when images take long.
+/// Bounds of the time reserved for a suspension before a time limit: a tenth of the limit, more when images take long.
 const LEAST_MARGIN: Duration = Duration::from_secs(1);
 const MOST_MARGIN: Duration = Duration::from_secs(120);
 
@@ -48,10 +48,12 @@ enum Phase {
     Images,
     /// The agent ends the ranks.
     Halting,
-    /// What they have printed is on its way.
+    /// Their output is on its way.
     Flushing,
     /// The agent writes the file.
     Writing,
+    /// The files go to the job's places.
+    Copying,
     Done,
 }
 
@@ -86,7 +88,7 @@ pub(super) struct Suspension {
     clients: Vec<u64>,
     /// Ranks whose new image is not yet in a file.
     unwritten: BTreeSet<usize>,
-    /// Why it cannot come to its end, once the ranks have been halted.
+    /// Why it cannot complete, after the ranks were halted.
     obstacle: Option<String>,
     began: Instant,
     origin: Origin,
@@ -96,28 +98,29 @@ pub(super) struct Suspension {
     pub directory: PathBuf,
     /// What is written down of waves.
     pub record: Record,
-    /// Why there can be none of this job.
+    /// Why this job cannot have one.
     impossible: Option<&'static str>,
     /// Since the start of the job.
     time_limit: Option<Duration>,
     not_before: Duration,
-    /// The longest time that a file has taken.
+    /// The longest time that a file took.
     longest_write: Duration,
     /// Where the job can be resumed from if this run is lost.
     pub resumed_from: Option<PathBuf>,
-    /// An image that could not be used has ended this run.
+    /// An unusable image has ended this run.
     pub is_damaged: bool,
-    /// The job goes on from a wave, as its launcher or the machine was lost: all ranks begin together.
+    /// The job goes on from a wave, because its launcher or machine was lost, or it was on several nodes: all ranks
+    /// begin together.
     pub is_from_wave: bool,
-    /// The job that was to be resumed runs elsewhere.
+    /// The job to resume runs elsewhere.
     pub is_elsewhere: bool,
-    /// The directory, where agents are on several nodes: what they have to say is written down here.
+    /// The directory, where agents are on several nodes: their reports are recorded here.
     pub files: Option<JobFiles>,
-    /// What is written with what they say when the job is suspended.
+    /// The dispatcher's part of the record of a suspension.
     pub about: Option<serde_json::Value>,
     /// The program has come to its end.
     pub has_finished: bool,
-    /// How long earlier runs of the job have taken, and their numbers.
+    /// The duration of earlier runs of the job, and their numbers.
     pub seconds_before: f64,
     pub former: Vec<u32>,
 }
@@ -128,7 +131,7 @@ pub(super) struct State {
     pub policy: Failures,
     pub spawned_worlds: Vec<usize>,
     pub output: Before,
-    /// None: the agent has written it down.
+    /// None: the agent has written it.
     #[serde(default)]
     pub ledger: Option<ledger::State>,
 }
@@ -179,7 +182,7 @@ impl Suspension {
         }
     }
 
-    /// By its number the job can be found in `directory` from now on. Returns its name for people.
+    /// Makes the job in `directory` known by its number. Returns its name for people.
     pub fn register(&self, directory: &Path) -> String {
         let registered = self.registry.as_ref().map(|registry| register(registry, directory));
         match registered {
@@ -188,7 +191,7 @@ impl Suspension {
         }
     }
 
-    /// There can be one of this job.
+    /// This job can have one.
     pub fn can_be(&self) -> bool {
         self.impossible.is_none()
     }
@@ -201,16 +204,21 @@ impl Suspension {
         self.phase == Phase::Done
     }
 
-    /// No rank runs, and none is to be asked for anything.
+    /// The job can be resumed from its files, which are still being copied.
+    pub fn is_copying(&self) -> bool {
+        self.phase == Phase::Copying
+    }
+
+    /// No rank runs, and none takes requests.
     pub fn has_halted(&self) -> bool {
         !matches!(self.phase, Phase::None | Phase::Images)
     }
 
-    /// When the job is to be suspended by itself, since its start.
+    /// When the job suspends itself, since its start.
     pub fn due(&self) -> Option<Duration> {
         let limit = self.time_limit.filter(|_| self.phase == Phase::None)?;
         let margin = (limit / 10).clamp(LEAST_MARGIN, MOST_MARGIN) + 2 * self.longest_write;
-        // Whatever images cost, the job has to come forward.
+        // Whatever images cost, the job must make progress.
         Some(limit.saturating_sub(margin).max(limit / 2).max(self.not_before))
     }
 
@@ -219,7 +227,7 @@ impl Suspension {
         &self.clients
     }
 
-    /// What it waits for once all images have been taken.
+    /// What it waits for once all images are taken.
     pub fn waits_for(&self) -> String {
         match self.phase {
             Phase::None | Phase::Images | Phase::Flushing if !self.unwritten.is_empty() => {
@@ -227,6 +235,7 @@ impl Suspension {
             }
             Phase::None | Phase::Images | Phase::Halting => "the ranks are being ended".to_string(),
             Phase::Flushing => "output is being written".to_string(),
+            Phase::Copying => "its files are being copied to its places".to_string(),
             Phase::Writing | Phase::Done => "messages are being written".to_string(),
         }
     }
@@ -249,13 +258,17 @@ impl Suspension {
 }
 
 impl Dispatcher {
-    /// Somebody, perhaps a command, wants the job suspended.
+    /// A user, perhaps by a command, wants the job suspended.
     pub(super) fn suspend(&mut self, client: Option<u64>) {
         if let Some(why) = self.suspension.impossible {
             return self.refuse(client, why);
         }
         if self.verdict.is_some() {
             return self.refuse(client, "the job is ending");
+        }
+        if self.plan.is_some() && !self.coordinator.protocol().can_return_together() {
+            let why = "it has no waves any more, and what nodes have in memory is in no file; it can be resumed from its last wave";
+            return self.refuse(client, why);
         }
         self.suspension.clients.extend(client);
         if self.suspension.phase == Phase::None {
@@ -273,13 +286,13 @@ impl Dispatcher {
         }
     }
 
-    /// What has become of the images that a suspension has asked for.
+    /// The outcome of the images for a suspension.
     pub(super) fn images_for_suspension(&mut self, outcome: &Outcome) {
         if self.suspension.phase != Phase::Images {
             return;
         }
         let Some((rank, why)) = outcome.failed.first() else {
-            // Those that are still being written are waited for.
+            // The suspension waits for those that are still being written.
             return;
         };
         if is_in_passing(why) {
@@ -303,10 +316,10 @@ impl Dispatcher {
         }
     }
 
-    /// A wave is complete: what the ranks did after it would be done again, and so they stop here.
+    /// A wave is complete: ranks would repeat any work after it, so they stop here.
     pub(super) fn wave_for_suspension(&mut self, members: &[usize]) {
         if self.is_hierarchical() {
-            // It is in the records, and the other groups have to have theirs.
+            // The wave is recorded, and the other groups still need theirs.
             members.iter().for_each(|rank| self.suspension.image_taken(*rank));
         } else if self.suspension.phase == Phase::Images {
             self.suspension.unwritten = (0..self.pids.len()).collect();
@@ -324,7 +337,7 @@ impl Dispatcher {
         }
     }
 
-    /// The job cannot be suspended after all: the ranks, which have been halted, go on.
+    /// The job cannot be suspended: the halted ranks go on.
     pub(super) fn not_suspended(&mut self, why: &str) {
         self.suspension_failed(why);
         if self.verdict.is_none() {
@@ -332,9 +345,12 @@ impl Dispatcher {
         }
     }
 
-    /// Takes the next step of a suspension when it can be taken.
+    /// Takes the next possible step of a suspension.
     pub(super) fn mind_suspension(&mut self) {
         self.mind_record();
+        if self.suspension.is_copying() && (self.verdict.is_some() || self.have_flushed()) {
+            self.end_suspended();
+        }
         if self.verdict.is_some() {
             return;
         }
@@ -374,7 +390,7 @@ impl Dispatcher {
         self.acknowledge();
     }
 
-    /// The dispatcher's part of what is written down. `wave`: while the job runs, of this wave.
+    /// The dispatcher's part of the record. `wave`: while the job runs, of this wave.
     pub(super) fn about(&self, wave: Option<u64>, printed: Option<Place>) -> About {
         let state = State {
             policy: self.policy.failures().clone(),
@@ -385,9 +401,7 @@ impl Dispatcher {
         About {
             number: std::process::id(),
             former: self.suspension.former.clone(),
-            unix_time: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0.0, |time| time.as_secs_f64()),
+            unix_time: crate::unix_time(),
             monotonic_ns: crate::monotonic_ns(),
             seconds: self.suspension.seconds_before + self.start.elapsed().as_secs_f64(),
             ranks: self.pids.len(),
@@ -405,7 +419,7 @@ impl Dispatcher {
 
     /// The job can be resumed from its files.
     pub(super) fn suspended(&mut self, directory: &Path, bytes: u64) {
-        self.suspension.phase = Phase::Done;
+        self.suspension.phase = Phase::Copying;
         self.suspension.resumed_from = None;
         self.forget_output();
         self.suspension.record = Record::default();
@@ -416,16 +430,25 @@ impl Dispatcher {
             name: &name,
             took: self.suspension.began.elapsed(),
         });
-        // The user may have ended the job in the last moment: it is suspended all the same.
-        self.verdict = Some(SUSPENDED);
-        self.tell(ToAgent::End {
-            grace_ms: 0,
-            finished: false,
-        });
+        self.flush_suspension(directory);
     }
 
-    /// The job that was suspended is ours: nobody else goes on with it.
-    pub(super) fn resumed(&mut self, ranks: Vec<Former>, transit: Vec<u64>, cluster: Option<&Cluster>) {
+    /// Ends a job that can be resumed.
+    fn end_suspended(&mut self) {
+        self.suspension.phase = Phase::Done;
+        // The user may have ended the job in the last moment: it is suspended nevertheless.
+        self.verdict = Some(SUSPENDED);
+        self.tell_end(Duration::ZERO, false);
+    }
+
+    /// The suspended job is ours: no other run goes on with it.
+    pub(super) fn resumed(
+        &mut self,
+        ranks: Vec<Former>,
+        sets: Vec<FormerSet>,
+        transit: Vec<u64>,
+        cluster: Option<&Cluster>,
+    ) {
         if let Err(error) = self.ledger.input_is_back() {
             self.cannot_go_on(&format!("cannot keep standard input: {error}"));
         }
@@ -437,15 +460,17 @@ impl Dispatcher {
             });
             self.go_on_with_output();
         }
-        self.coordinator = Coordinator::resume(self.coordinator.plan().clone(), ranks, transit);
+        let plan = self.coordinator.plan().clone();
+        self.coordinator = Coordinator::resume(plan, ranks, transit).with_sets(sets);
         self.place_ranks(cluster);
+        self.tell_whole();
         if self.verdict.is_none() {
-            let together = self.suspension.is_from_wave;
+            let together = self.suspension.is_from_wave || cluster.is_some();
             self.coordinate(Fact::GoOn { together });
         }
     }
 
-    /// The job that was suspended is somebody else's, as are its files.
+    /// Another run has the suspended job and its files.
     pub(super) fn resumed_elsewhere(&mut self, reason: &str) {
         self.suspension.resumed_from = None;
         self.suspension.is_elsewhere = true;
@@ -453,7 +478,7 @@ impl Dispatcher {
         self.end(REFUSED, Duration::ZERO);
     }
 
-    /// Answers those who wait for the suspension, when nothing of the job runs any more.
+    /// Answers clients that wait for the suspension, when no process of the job runs any more.
     pub(super) fn tell_who_waits_for_suspension(&mut self) {
         let seconds = readable_duration(self.suspension.began.elapsed());
         for client in std::mem::take(&mut self.suspension.clients) {
@@ -483,6 +508,9 @@ fn register(registry: &Path, directory: &Path) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::InvalidInput.into());
     };
     let registry = Directory::make(registry, Trust::Nobody)?;
+    if registry.read_link(name).is_ok_and(|known| known == directory) {
+        return Ok(());
+    }
     let _ = registry.remove(name);
     registry.link(directory, name)
 }

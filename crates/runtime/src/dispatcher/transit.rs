@@ -1,19 +1,20 @@
-//! What was in transit in waves that stop nobody, of a job on several nodes. Each agent takes out of its memory what was on its way to
-//! its ranks. All of it is here: no node that is lost takes any of it along. On a return each agent gets it back.
+//! What was in transit in waves that stop no rank, of a job on several nodes. Each agent takes from its memory what was
+//! on its way to its ranks. The dispatcher has all of it, so a lost node loses none. On a return each agent gets it
+//! back. With files it is recorded with the wave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use resurgo_wire::control::pieces;
 
-/// What was in transit in one wave, by the node that it was on its way to: what has come of it, and whether that is all.
+/// What was in transit in one wave, by the receiving node: the received bytes, and whether they are complete.
 type Parts = BTreeMap<usize, (Vec<u8>, bool)>;
 
 #[derive(Default)]
 pub(super) struct Transit {
     waves: BTreeMap<u64, Parts>,
-    /// The wave of which it is being taken.
+    /// The wave that agents are sending.
     taking: Option<u64>,
-    /// Waves that may be returned to while their images are in files.
+    /// Waves that ranks may return to while their images are in files.
     written: BTreeSet<u64>,
     /// The last complete wave.
     last: u64,
@@ -23,13 +24,13 @@ impl Transit {
     /// Agents are asked for it.
     pub fn begin(&mut self, number: u64) {
         if let Some(former) = self.taking.replace(number) {
-            // It has been dropped.
+            // It was dropped.
             self.waves.remove(&former);
         }
         self.waves.insert(number, Parts::default());
     }
 
-    /// A piece of what `node` has taken.
+    /// A piece from `node`.
     pub fn take(&mut self, node: usize, number: u64, is_last: bool, bytes: &[u8]) {
         let parts = self.waves.get_mut(&number).filter(|_| self.taking == Some(number));
         if let Some(parts) = parts {
@@ -39,7 +40,7 @@ impl Transit {
         }
     }
 
-    /// The wave of which all these nodes have said everything, if that is new.
+    /// The wave for which all these nodes have sent everything, if that is new.
     pub fn known(&mut self, nodes: &[usize]) -> Option<u64> {
         let parts = self.waves.get(&self.taking?)?;
         let is_whole = |node: &usize| parts.get(node).is_some_and(|(_, is_whole)| *is_whole);
@@ -51,18 +52,29 @@ impl Transit {
         self.taking != Some(number) && self.waves.contains_key(&number)
     }
 
+    /// All of it, for a file.
+    pub fn whole(&self, number: u64) -> Option<Vec<u8>> {
+        let parts = self.waves.get(&number).filter(|_| self.has(number))?;
+        Some(parts.values().flat_map(|(part, _)| part).copied().collect())
+    }
+
+    /// It was read from a file.
+    pub fn know(&mut self, number: u64, whole: Vec<u8>) {
+        self.waves.insert(number, Parts::from([(0, (whole, true))]));
+    }
+
     /// The images of this wave are written.
     pub fn write(&mut self, number: u64) {
         self.written.insert(number);
     }
 
-    /// A wave is complete: of those before it only written ones are needed.
+    /// A wave is complete: of earlier ones only written ones are needed.
     pub fn forget(&mut self, before: u64) {
         self.last = before;
         self.tidy();
     }
 
-    /// Of written waves these are needed.
+    /// These written waves are needed, and no others.
     pub fn collect(&mut self, keep: &[u64]) {
         self.written.retain(|number| keep.contains(number));
         self.tidy();
@@ -100,6 +112,7 @@ mod tests {
         transit.take(1, 1, true, b"c");
         assert_eq!((transit.known(&[0, 1]), transit.known(&[0, 1])), (Some(1), None));
         assert!(transit.has(1));
+        assert_eq!(transit.whole(1).as_deref(), Some(&b"abc"[..]));
         let pieces: Vec<_> = transit.pieces(1).collect();
         assert_eq!(pieces, [(&b"a"[..], true), (&b"bc"[..], true)]);
     }

@@ -12,9 +12,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::printed::Tally;
 
-/// What the thread is to do next.
+/// The thread's next task.
 enum Chunk {
-    /// What ranks have printed.
+    /// Output of ranks.
     Printed(Vec<u8>),
     Said(Vec<u8>),
     /// What has been written goes to the disk.
@@ -37,9 +37,9 @@ struct Queue {
     bytes: usize,
     /// Bytes queued so far.
     taken: u64,
-    /// Of what ranks have printed, over all runs of the job: bytes queued so far, and written.
+    /// Output of ranks, over all runs of the job: bytes queued, and bytes written.
     counted: (u64, u64),
-    /// So many bytes of it are passed over: an earlier run has written them.
+    /// So many bytes of it are skipped: an earlier run has written them.
     over: u64,
     tally: Option<Arc<Tally>>,
     writing: bool,
@@ -83,7 +83,7 @@ impl Writer {
         })
     }
 
-    /// Queues what ranks have printed; after a failure it is dropped.
+    /// Queues output of ranks; drops it after a failure.
     pub fn write(&self, mut bytes: Vec<u8>) {
         let mut queue = self.shared.lock();
         let over = queue.over.min(bytes.len() as u64);
@@ -94,12 +94,12 @@ impl Writer {
         self.queue(Chunk::Printed(bytes));
     }
 
-    /// Queues what the launcher says.
+    /// Queues text of the launcher.
     pub fn say(&self, bytes: Vec<u8>) {
         self.queue(Chunk::Said(bytes));
     }
 
-    /// Brings what is queued now to the disk, when it has been written.
+    /// Brings what is queued now to the disk, once it is written.
     pub fn sync(&self) {
         self.queue(Chunk::Sync);
     }
@@ -114,23 +114,23 @@ impl Writer {
         }
     }
 
-    /// Of what ranks have printed, over all runs of the job: bytes queued so far, and written.
+    /// Output of ranks, over all runs of the job: bytes queued, and bytes written.
     pub fn counted(&self) -> (u64, u64) {
         self.shared.lock().counted
     }
 
-    /// Earlier runs have written so much of what ranks have printed; what comes next begins with what was printed from `from` on.
+    /// Earlier runs have written so much of the ranks' output; the next text was printed at `from`.
     pub fn begin_after(&self, written: u64, from: u64) {
         let mut queue = self.shared.lock();
         (queue.counted, queue.over) = ((written, written), written - from);
     }
 
-    /// All comes next that no earlier run has printed.
+    /// The next text is new: no earlier run has printed it.
     pub fn stop_passing_over(&self) {
         self.shared.lock().over = 0;
     }
 
-    /// What is written is counted there.
+    /// Counts written bytes there.
     pub fn count_in(&self, tally: Option<Tally>) {
         self.shared.lock().tally = tally.map(Arc::new);
     }
@@ -230,12 +230,12 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
     }
 }
 
-/// Like `write_all`, also on a stream that somebody else has made non-blocking.
+/// Like `write_all`, also on a stream that another process has made non-blocking.
 pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     write_counted(file, bytes, |_, _| ())
 }
 
-/// The same. `count` hears before each write, and after the last, how much has been written and how much is left.
+/// The same. Calls `count` before each write, and after the last, with the bytes written and left.
 fn write_counted(file: &mut File, mut bytes: &[u8], mut count: impl FnMut(u64, u64)) -> io::Result<()> {
     let all = bytes.len() as u64;
     count(0, all);

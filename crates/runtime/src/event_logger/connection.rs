@@ -1,4 +1,4 @@
-//! One connection of the event logger, without waiting for the other side.
+//! One connection of the event logger; it never waits for the other side.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,12 @@ use resurgo_wire::event_logger::{Client, Delivery, Identity, LOGGER, LoggerSide,
 
 use super::{Settings, quick};
 use crate::reception::{Guest, Line};
+use crate::stream::{Stream, Tls, is_passing};
 
-/// Bytes read at once; with one frame that is not whole, all that a connection keeps.
+/// Bytes read at once; with one incomplete frame, they are everything that a connection keeps.
 const READ_BYTES: usize = 16 << 10;
 
-/// What a rank or another logger wants.
+/// A request from a rank or another logger.
 pub enum Heard {
     Admit {
         rank: Rank,
@@ -57,7 +58,7 @@ impl Told {
     }
 }
 
-/// What is left of an answer.
+/// The rest of an answer.
 struct Answer {
     first_rclock: u64,
     records: Vec<Recorded>,
@@ -68,7 +69,7 @@ pub struct Connection {
     line: Line,
     side: LoggerSide,
     acknowledged: u64,
-    /// It has logged something since it was last acknowledged.
+    /// It has logged something since the last acknowledgement.
     owed: bool,
     told: Told,
     answer: Option<Answer>,
@@ -100,19 +101,19 @@ impl Connection {
         self.line.who().map(|(rank, _)| rank).filter(|rank| *rank < LOGGER)
     }
 
-    /// Takes what has come and sends what is to go.
+    /// Takes what has come and sends what waits.
     pub fn exchange(&mut self) -> io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         match self.line.read(&mut bytes)? {
             Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // Whoever was refused is not listened to: reading on lets the reason arrive.
+            // Do not listen to a refused rank, but read on, so that the reason arrives.
             Some(came) if !self.line.is_refused() => self.side.receive(&bytes[..came]),
             _ => {}
         }
         self.send()
     }
 
-    /// Sends what is to go; false when that cannot be done any more.
+    /// Sends what waits. False: that is no longer possible.
     pub fn exchange_output(&mut self) -> bool {
         self.send().is_ok()
     }
@@ -132,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// The next part of an answer: there is never more than one for a slow reader.
+    /// Makes the next part of an answer: a slow reader never has more than one waiting.
     fn answer_on(&mut self) -> bool {
         let Some(answer) = &mut self.answer else {
             return false;
@@ -221,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// The connection ends after this.
+    /// Refuses the rank; the connection ends after this.
     pub fn part(&mut self, reason: String) {
         self.side.refuse(reason);
         self.line.refuse();
@@ -230,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// What is stable of the rank at the other end, and with it what is stable of all.
+    /// Tells the rank at the other end which of its deliveries are stable, and with that which of all ranks' are.
     pub fn acknowledge(&mut self, logger: &EventLogger, clocks: &[u64]) {
         let Some(rank) = self.rank() else { return };
         let stored = logger
@@ -246,7 +247,7 @@ impl Connection {
         }
     }
 
-    /// What is stable of all, unless the other end is slow.
+    /// Tells what is stable of all ranks, unless the other end is slow.
     pub fn tell(&mut self, clocks: &[u64]) {
         if self.rank().is_none() || !self.side.output().is_empty() {
             return;
@@ -259,15 +260,15 @@ impl Connection {
     }
 }
 
-/// A connection to another event logger, which is told what is stable here.
+/// A connection to another event logger, to tell it what is stable here.
 pub struct Outgoing {
-    stream: TcpStream,
+    stream: Stream,
     client: Client,
     told: Told,
 }
 
 impl Outgoing {
-    pub fn connect(address: SocketAddr, settings: &Settings, epoch: u64) -> io::Result<Outgoing> {
+    pub fn connect(address: SocketAddr, settings: &Settings, tls: Option<&Tls>, epoch: u64) -> io::Result<Outgoing> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_millis(100))?;
         quick(&stream)?;
         let client = Client::new(Identity {
@@ -280,7 +281,7 @@ impl Outgoing {
             epoch: 0,
         });
         Ok(Outgoing {
-            stream,
+            stream: Stream::calling(stream, tls)?,
             client,
             told: Told::default(),
         })
@@ -288,7 +289,10 @@ impl Outgoing {
 
     pub fn poll(&self) -> PollFd<'_> {
         let mut flags = PollFlags::POLLIN;
-        flags.set(PollFlags::POLLOUT, !self.client.output().is_empty());
+        flags.set(
+            PollFlags::POLLOUT,
+            !self.client.output().is_empty() || self.stream.owes(),
+        );
         PollFd::new(self.stream.as_fd(), flags)
     }
 
@@ -301,6 +305,10 @@ impl Outgoing {
                     Err(error) => return Err(error),
                 }
             }
+            match self.stream.flush() {
+                Err(error) if !is_passing(&error) => return Err(error),
+                _ => {}
+            }
             let mut bytes = [0; 4096];
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -312,7 +320,7 @@ impl Outgoing {
         }
     }
 
-    /// False: not now.
+    /// Tells the other logger. False: not now.
     pub fn tell(&mut self, clocks: &[u64]) -> bool {
         if !self.client.is_admitted() || !self.client.output().is_empty() {
             return false;
@@ -323,8 +331,4 @@ impl Outgoing {
         let _ = self.exchange();
         true
     }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

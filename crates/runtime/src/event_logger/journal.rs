@@ -1,12 +1,13 @@
-//! What an event logger has stored, in a file that outlives it: appended before anything of it is acknowledged, told to others,
-//! or given to a later life.
+//! What an event logger has stored, in a file that outlives it. The logger appends to it before it acknowledges
+//! anything, tells others of it, or gives it to a later life.
 //!
-//! The file belongs to the dispatcher and has no name, so it needs no syncing: it is for the case that the logger's process
-//! dies. A machine that goes down takes dispatcher and file along. A logger that cannot write it, for a full disk, empties it and goes on
-//! without: if it dies then, an empty one takes its place, and ranks log again what they have.
+//! The file belongs to the dispatcher and has no name. It needs no syncing: it is for the case that the logger's
+//! process dies. If the machine goes down, dispatcher and file go with it. A logger that cannot write the file, as the
+//! disk is full, empties it and goes on without. If it dies then, an empty logger takes its place, and ranks log again
+//! what they have.
 //!
-//! Images let the logger forget. When most of the file is about what has been forgotten, all that the logger knows is appended once more,
-//! the file begins there from then on, and the room before is given back.
+//! Images let the logger forget. When most of the file is about forgotten deliveries, the logger appends everything
+//! that it knows once more. The file begins there from then on, and the room before is given back.
 //!
 //! ```text
 //! u64      epoch
@@ -28,19 +29,19 @@ use resurgo_wire::event_logger::{DELIVERY_BYTES, Frame, MAX_FRAME, MAX_RECORDS};
 const FIRST: u64 = 16;
 /// Bytes before the frame, after the length.
 const HEAD: usize = 8 + 4 + 8;
-/// Bytes of entries that are too few to be worth less.
+/// So few bytes of entries that fewer are not worth the work.
 const LEAST: u64 = 16 << 20;
 
 /// The file of a running event logger.
 pub struct Journal {
     file: File,
-    /// Where the entries are.
+    /// Where the entries begin and end.
     start: u64,
     end: u64,
-    /// Bytes of entries from which on it is worth while to see whether they can be fewer.
+    /// From so many bytes of entries on, it is worth checking whether there can be fewer.
     least: u64,
     pending: Vec<u8>,
-    /// Per rank, the deliveries that are in it, with those that are pending.
+    /// Per rank, how many deliveries are in it, with pending ones.
     stored: Vec<u64>,
     /// Ranks beyond this have never been admitted.
     ranks: usize,
@@ -68,7 +69,7 @@ impl Journal {
         Ok(Journal::new(file, (FIRST, FIRST), logger, 0))
     }
 
-    /// Goes on with what a logger has left: the same logger again. `None`: it is not to be read. An entry that is not whole at
+    /// Goes on with what a logger left: the same logger again. `None`: the file is unreadable. An incomplete entry at
     /// the end was never acknowledged.
     pub fn recover(file: File, size: usize) -> io::Result<Option<(Journal, EventLogger)>> {
         let length = file.metadata()?.len();
@@ -111,12 +112,12 @@ impl Journal {
         Ok(Some((Journal::new(file, (start, end), &logger, ranks), logger)))
     }
 
-    /// Nothing will be found in it.
+    /// Empties the file: a later logger finds nothing in it.
     pub fn give_up(self) -> io::Result<()> {
         self.file.set_len(0)
     }
 
-    /// Earlier lives of `rank` are not heard any more.
+    /// Notes that earlier lives of `rank` are not heard any more.
     pub fn admit(&mut self, rank: Rank, incarnation: u64, acknowledged: Option<u64>) {
         self.ranks = self.ranks.max(rank as usize + 1);
         self.push(
@@ -127,7 +128,7 @@ impl Journal {
         );
     }
 
-    /// Images cover the first `rclock` deliveries of `rank`.
+    /// Notes that images cover the first `rclock` deliveries of `rank`.
     pub fn forget(&mut self, rank: Rank, rclock: u64) {
         self.push_frame(rank, 0, &Frame::Forget { rclock });
     }
@@ -156,11 +157,11 @@ impl Journal {
         self.pending.extend_from_slice(&entry);
     }
 
-    /// Appends what has been stored since.
+    /// Appends what was stored since the last call.
     pub fn write(&mut self, logger: &EventLogger) -> io::Result<()> {
         for rank in 0..self.ranks {
             let (now, records) = stored(logger, rank as Rank);
-            // What has been forgotten since has an entry that says so.
+            // Deliveries forgotten since then have an entry that says so.
             let before = self.stored[rank].max(now - records.len() as u64);
             self.stored[rank] = before;
             if now == before {
@@ -182,7 +183,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins it anew with all that the logger knows, if that is half of it at most.
+    /// Begins the file anew with everything that the logger knows, if that is at most half of the file.
     fn shorten(&mut self, logger: &EventLogger) -> io::Result<()> {
         let used = self.end - self.start;
         if used < self.least {
@@ -202,7 +203,7 @@ impl Journal {
         }
         let start = self.end;
         if let Err(error) = self.append() {
-            // The disk is full: it stays as it is, for a while.
+            // The disk is full: leave the file as it is, for a while.
             self.pending.clear();
             self.file.set_len(self.end)?;
             self.least = 2 * used;
@@ -212,7 +213,7 @@ impl Journal {
                 Err(error)
             };
         }
-        // Entries that are done again, or some of them, change nothing: it may end here.
+        // Entries that are done again, even only some of them, change nothing: the logger may die here.
         self.file.write_all_at(&start.to_le_bytes(), 8)?;
         (self.start, self.least) = (start, LEAST);
         give_back(&self.file, start);
@@ -220,7 +221,7 @@ impl Journal {
     }
 }
 
-/// Gives the room of what was before the first entry back, where the file system can do that.
+/// Gives back the room before the first entry, where the file system can do that.
 fn give_back(file: &File, start: u64) {
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     if start > FIRST {
@@ -233,7 +234,7 @@ fn stored(logger: &EventLogger, rank: Rank) -> (u64, &[Recorded]) {
     (dropped + records.len() as u64, records)
 }
 
-/// Does again what an entry says, and returns whose it is; nothing when it is damaged.
+/// Does again what an entry says; returns the entry's rank, or None if the entry is damaged.
 fn apply(logger: &mut EventLogger, entry: &[u8]) -> Option<Rank> {
     let (sum, entry) = entry.split_first_chunk::<8>()?;
     if blake3::hash(entry).as_bytes()[..8] != sum[..] {
@@ -277,7 +278,7 @@ mod tests {
         logger.admit(1, 4, Some(0)).unwrap();
         journal.admit(1, 4, Some(0));
         super::super::log(&mut logger, 1, 4, 1, &records(10_000)).unwrap();
-        // Waits for a delivery of rank 0.
+        // It waits for a delivery of rank 0.
         let waits = [(Recorded { source: 0, polls: 1 }, 7)];
         super::super::log(&mut logger, 1, 4, 10_001, &waits).unwrap();
         journal.write(&logger).unwrap();
@@ -288,7 +289,7 @@ mod tests {
     fn a_logger_goes_on_with_what_it_had_stored() {
         let file = file();
         let before = written(&file);
-        // The last entry was being written when it died.
+        // The logger died while it was writing the last entry.
         let mut end = file.try_clone().unwrap();
         end.seek(SeekFrom::End(0)).unwrap();
         end.write_all(&[200, 0, 0, 0, 1, 2, 3]).unwrap();
@@ -311,7 +312,7 @@ mod tests {
         journal.admit(1, 4, Some(0));
         super::super::log(&mut logger, 1, 4, 1, &records(100)).unwrap();
         journal.write(&logger).unwrap();
-        // More than has been written, and in the end more than is there.
+        // More than the file has, and in the end more than the logger has.
         super::super::log(&mut logger, 1, 4, 101, &records(100)).unwrap();
         for covered in [150, 260] {
             logger.forget(1, covered).unwrap();

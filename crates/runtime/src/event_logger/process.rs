@@ -1,6 +1,6 @@
-//! An event logger in a process of its own, which the dispatcher starts, and starts again when it dies. The dispatcher keeps
-//! what the two have in common: the socket that listens, so that the port stays the same and ranks that connect meanwhile wait
-//! in its queue, and the file of the journal.
+//! An event logger in a process of its own. The dispatcher starts it, and starts it again when it dies. The dispatcher
+//! keeps what both processes share: the listening socket and the journal's file. So the port stays the same, and ranks
+//! that connect meanwhile wait in the socket's queue.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,21 +18,21 @@ use crate::sys::open_nameless;
 /// The hidden verb.
 pub const VERB: &str = "event-logger";
 
-/// What a logger says of itself.
+/// What a logger says about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// It serves, with so many deliveries from before.
+    /// It serves, with so many deliveries from earlier.
     Serves { epoch: u64, deliveries: u64 },
     /// It goes on without a file: what it has is lost if it dies.
     WithoutJournal { reason: String },
-    /// It cannot.
+    /// It cannot go on.
     Failed { reason: String },
 }
 
 /// An event logger as the dispatcher sees it.
 pub type Process = ServerProcess<Settings, Report>;
 
-/// `directory`: where the file of the journal lies.
+/// `directory`: for the journal's file.
 pub fn make(settings: Settings, bind: SocketAddr, directory: &OsStr) -> Result<Process, Error> {
     let listener = listen(bind)?;
     let journal = open_nameless(directory).map_err(Error::Start)?;
@@ -45,7 +45,7 @@ pub fn run() -> i32 {
         let control = &beginning.control;
         serve(&beginning).map_err(|error| {
             let reason = error.to_string();
-            // Nobody else is there to be told.
+            // The dispatcher may be gone.
             let _ = crate::server_process::say(control, &Report::Failed { reason });
         })
     })
@@ -53,7 +53,7 @@ pub fn run() -> i32 {
 
 fn serve(beginning: &Beginning<Settings>) -> io::Result<()> {
     let Beginning { control, settings, .. } = beginning;
-    // What cannot be read is as good as lost: another epoch begins.
+    // An unreadable journal is as good as lost: another epoch begins.
     let (journal, logger) = match Journal::recover(beginning.file()?, settings.size) {
         Ok(Some((journal, logger))) => (Some(journal), logger),
         Ok(None) | Err(_) => {
@@ -76,7 +76,7 @@ fn serve(beginning: &Beginning<Settings>) -> io::Result<()> {
     let epoch = logger.epoch();
     crate::server_process::say(control, &Report::Serves { epoch, deliveries })?;
     let listener = beginning.listener.try_clone()?;
-    Server::new(settings.clone(), listener, journal, logger).serve(control)
+    Server::new(settings.clone(), listener, journal, logger)?.serve(control)
 }
 
 /// Tells the dispatcher that there is no journal any more.

@@ -50,7 +50,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The next event; the end of the connection is an I/O error in text.
+    /// The next event; if the connection ends, the I/O error as text.
     fn event(&mut self) -> Result<ClientEvent, String> {
         let mut bytes = [0; 5000];
         loop {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::own_directory::Trust;
 use crate::suspended::make_key;
+use resurgo_store::own_directory::Trust;
 use std::path::PathBuf;
 
 fn directory(name: &str) -> (PathBuf, Directory) {
@@ -39,7 +39,7 @@ fn what_was_printed_is_read_in_order_up_to_where_its_writer_was_killed() {
     assert_eq!(all(&directory, 2), later);
     assert_eq!(all(&directory, 1).len(), 4);
     assert_eq!(all(&directory, 1)[0], printed(3, Stream::Stdout, b"one"));
-    // The last entry is not whole; and one has been changed.
+    // The last entry is incomplete; and another was changed.
     let file = path.join("printed-2");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
@@ -72,11 +72,11 @@ fn a_write_that_was_cut_off_is_known_by_the_length_of_the_file() {
     tally.set(105, 10);
     out.write_all(b"678").unwrap();
     assert_eq!(now(&out), [108, 9]);
-    // The later run writes elsewhere, or somebody else has written there since.
+    // The later run writes elsewhere, or another program has written there since.
     assert_eq!(now(&open("other")), [105, 9]);
     out.write_all(b"12345678").unwrap();
     assert_eq!(now(&out), [105, 9]);
-    // The machine was lost: the file has what it has.
+    // The machine was lost: the length of the file counts.
     let file = path.join(WRITTEN);
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[KERNEL as usize] ^= 1;

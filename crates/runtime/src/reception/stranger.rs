@@ -1,5 +1,5 @@
-//! Who has come to an agent, or to the dispatcher, and has yet to prove the job's key. All doors are kept alike; only how words are
-//! framed differs.
+//! A connection to an agent, or to the dispatcher, that has yet to prove the job's key. All doors work alike; only the
+//! framing of messages differs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,13 +10,13 @@ use super::{Guest, Line};
 use crate::stream::Stream;
 use crate::sys::random;
 
-/// Most bytes that anybody may say before it has proved the key.
+/// Most bytes from a peer before it has proved the key.
 const MOST_SAID: usize = 64 << 10;
 
-/// The first word of what has come, and how many bytes it takes; none: it has not come whole.
+/// The first word of the input, and its length; none: it is incomplete.
 type First = io::Result<Option<(Word, usize)>>;
 
-/// How words of the handshake are framed.
+/// The framing of the handshake's words.
 pub struct Framing {
     pub read: fn(&[u8]) -> First,
     pub write: fn(Word) -> Vec<u8>,
@@ -30,10 +30,10 @@ pub struct Stranger {
     challenge: [u8; KEY_BYTES],
 }
 
-/// What is left of one who has proved the key.
+/// The connection of a peer that has proved the key.
 pub struct Admitted {
     pub stream: Stream,
-    /// What it has said since.
+    /// Its input since.
     pub said: Vec<u8>,
     /// The nonces of both.
     pub hello: [u8; KEY_BYTES],
@@ -53,7 +53,7 @@ impl AsFd for Stranger {
 }
 
 impl Stranger {
-    /// Who has come to this door of a job with so many that may come.
+    /// A stranger at this door of a job with so many possible callers.
     pub fn new(line: Line, server: Server, size: u32, key: [u8; KEY_BYTES]) -> io::Result<Stranger> {
         let challenge = random()?;
         Ok(Stranger {
@@ -65,10 +65,10 @@ impl Stranger {
         })
     }
 
-    /// Takes what has come: who it is, once that is proved.
+    /// Reads input, and returns the visitor once the key is proved.
     ///
     /// # Errors
-    /// It does not belong to the job, or has gone.
+    /// It does not belong to the job, or is gone.
     pub fn hear(&mut self, framing: &Framing) -> io::Result<Option<Visitor>> {
         let mut bytes = [0; 4096];
         while let Some(came) = self.line.read(&mut bytes)? {
@@ -83,7 +83,7 @@ impl Stranger {
                 self.said.drain(..used);
                 match self.doorkeeper.hear(word).map_err(io::Error::other)? {
                     Heard::Proved(visitor) => return Ok(Some(visitor)),
-                    // It is short, and the first that this connection has to send.
+                    // The answer is short, and the first output of this connection.
                     Heard::Stranger(answer) => self.line.write(&(framing.write)(answer))?,
                 };
             }
@@ -91,7 +91,7 @@ impl Stranger {
         Ok(None)
     }
 
-    /// It goes on elsewhere.
+    /// The connection moves elsewhere.
     pub fn admitted(self) -> Admitted {
         Admitted {
             stream: self.line.into_stream(),

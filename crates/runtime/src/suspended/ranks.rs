@@ -1,10 +1,10 @@
-//! What is written down of each rank: agents tell it, and go on from it.
+//! The recorded data of each rank: agents report it, and go on from it.
 
 use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-/// A rank, as it is written down.
+/// The recorded data of a rank.
 #[derive(Serialize, Deserialize)]
 pub struct RankState {
     pub program: usize,
@@ -28,12 +28,12 @@ pub struct FileState {
     pub slot: usize,
     /// In the job's directory.
     pub name: OsString,
-    /// By which it is known again.
+    /// By which the file is recognised.
     pub digest: String,
 }
 
 impl RankState {
-    /// All ranks have run at this wave, and do so again; it is written down with those since `oldest`.
+    /// All ranks ran at this wave, and run again from it; the record has the waves since `oldest`.
     pub fn of_wave(mut self, wave: u64, oldest: u64) -> RankState {
         (self.finished, self.ended_well) = (false, false);
         self.images.asked = wave;

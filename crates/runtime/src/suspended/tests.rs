@@ -39,6 +39,7 @@ fn header() -> Header {
             restarts: 0,
             command: "x".into(),
             origin: Origin {
+                configured: Vec::new(),
                 arguments: vec!["x".into()],
                 environment: Vec::new(),
                 directory: "/".into(),
@@ -84,7 +85,7 @@ fn what_is_written_is_read() {
         },
     ];
     write(&directory, sections);
-    // Zeros and what is not needed are not in it.
+    // Zeros and unneeded parts are not in it.
     assert!(fs::metadata(directory.join(FILE)).unwrap().len() < 7_000_000);
     assert_eq!(Suspended::find(&directory).unwrap().header.about, header().about);
 
@@ -109,7 +110,7 @@ fn what_is_written_is_read() {
         assert!(read == bytes, "at {offset}");
     }
     assert!(matches!(Reader::open(&directory, "two"), Err(Error::InUse(_))));
-    // With another key nothing of it is believed.
+    // With another key the file is not valid.
     fs::remove_file(directory.join(KEY)).unwrap();
     assert!(matches!(Suspended::find(&directory), Err(Error::Defect(..))));
     make_key(&Directory::open(&directory, Trust::Groups).unwrap()).unwrap();
@@ -174,7 +175,7 @@ fn every_damaged_byte_is_noticed() {
         fs::write(&path, &damaged).unwrap();
         assert!(read().is_err(), "byte {at}");
     }
-    // Cut off anywhere, and zeros from there on: a power cut, and a disk that lost what it said it had.
+    // Cut off anywhere, and zeros from there on: a power cut, and a disk that lost data it had confirmed.
     for length in (0..whole.len()).step_by(11).chain([whole.len() - 33, whole.len() - 1]) {
         fs::write(&path, &whole[..length]).unwrap();
         assert!(matches!(read(), Err(Error::Defect(_, Defect::Short))), "{length} bytes");

@@ -1,5 +1,6 @@
-//! Images of ranks, each alone: before one is taken the channel memories must have all that the rank has said. The last two are kept, a
-//! recovery may find the newer one destroyed, and the rank lets its own memory forget what the older one covers.
+//! Images of ranks, each alone: before one is taken the channel memories must have all that the rank has sent. The last
+//! two are kept, and a recovery may find the newer one destroyed. The rank lets its own memory forget what the older
+//! one covers.
 
 use std::time::Duration;
 
@@ -16,14 +17,14 @@ use crate::mutation::Mutation;
 #[derive(Debug, Clone)]
 pub(super) struct Image {
     pub life: Life,
-    /// What had been served and not delivered: of no use later, as it is served again.
+    /// Messages served and not delivered: of no use later, because they are served again.
     pub inbox: Vec<Served>,
-    /// What the checkers knew of it.
+    /// The checkers' state of it.
     pub standing: Standing,
 }
 
 impl World {
-    /// Tells the coordinator, and does what it wants.
+    /// Reports to the coordinator, and carries out its commands.
     pub(super) fn coordinate(&mut self, fact: Fact) {
         self.coordinator.handle(fact, Duration::from_millis(self.now));
         while let Some(command) = self.coordinator.poll() {
@@ -59,7 +60,7 @@ impl World {
         }
     }
 
-    /// Perhaps `rank` stands still for an image, until the memories have all that it has said.
+    /// Perhaps `rank` stands still for an image, until the memories have all that it has sent.
     pub(super) fn consider_image(&mut self, rank: Rank) -> bool {
         let asked = self.image_one_in.is_some_and(|n| self.random.one_in(n));
         asked && self.stand_still(rank)
@@ -86,7 +87,7 @@ impl World {
         true
     }
 
-    /// A memory has all that `rank` had said; when all have, the process is copied and goes on.
+    /// A memory has all that `rank` had sent; when all have, the process is copied and goes on.
     pub(super) fn synced(&mut self, rank: Rank) {
         let process = &mut self.ranks[rank as usize];
         process.to_sync -= 1;
@@ -134,7 +135,7 @@ impl World {
         self.coordinate(Fact::Written { rank, number });
     }
 
-    /// The own memory is told what the older of two images covers.
+    /// Tells the rank's own memory what the older of two images covers.
     pub(super) fn collect(&mut self, rank: Rank) {
         let process = &self.ranks[rank as usize];
         if process.life.is_none() {
@@ -181,7 +182,7 @@ impl World {
         let is_kept = self.is(Mutation::KeepPassedOver);
         let images = &mut self.ranks[rank as usize].images;
         if is_kept {
-            // The one before is taken, and nobody is told.
+            // A variant uses the one before, without a report.
             let before = images.complete.iter().rev().nth(1);
             images.begins = Some(before.map_or(From::Beginning, |(number, _)| From::File(*number)));
             return;
@@ -220,7 +221,7 @@ impl World {
         self.schedule(pause, Event::LastImages(rank));
     }
 
-    /// Every rank has taken its last images, and its memory has heard of it.
+    /// Every rank has taken its last images, and its memory knows.
     pub(super) fn nothing_is_kept(&self) -> Result<(), Violation> {
         for rank in 0..self.ranks.len() as Rank {
             let own = memory_of(rank, self.memories.len());

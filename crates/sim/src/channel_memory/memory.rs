@@ -1,4 +1,4 @@
-//! What a channel memory does with what arrives, and what it serves.
+//! A channel memory's input, and what it serves.
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::{Error, Put};
@@ -15,7 +15,7 @@ impl World {
         incarnation: u64,
         frame: ToMemory,
     ) -> Result<(), Violation> {
-        // What a broken variant takes from a dead life it takes for the present one's.
+        // A broken variant takes data of a dead life for the present one's.
         let speaker = if self.is(Mutation::MemoryDoesNotFence) {
             self.ranks[rank as usize].incarnation
         } else {
@@ -77,7 +77,7 @@ impl World {
         Ok(())
     }
 
-    /// What the oldest image of `rank` covers is given up.
+    /// Gives up what the oldest image of `rank` covers.
     fn memory_forgets(&mut self, memory: usize, rank: Rank, life: u64, rclock: u64) -> Result<(), Violation> {
         match self.memories[memory].forget(rank, life, rclock) {
             Ok(forgotten) => drop(forgotten),
@@ -138,7 +138,7 @@ impl World {
 
     pub(super) fn serve(&mut self, memory: usize, rank: Rank, incarnation: u64) {
         let process = &self.ranks[rank as usize];
-        // It serves only who has been admitted.
+        // It serves only admitted lives.
         if process.incarnation != incarnation || !process.up || !self.memories[memory].is_life(rank, incarnation) {
             return;
         }

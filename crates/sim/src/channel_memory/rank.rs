@@ -1,4 +1,4 @@
-//! A rank: what it hears, how its life begins, and the steps of its program.
+//! A rank: its input, the beginning of its life, and the steps of its program.
 
 use std::collections::VecDeque;
 
@@ -79,14 +79,14 @@ impl World {
             },
         };
         self.ranks[rank as usize].life = Some(Box::new(life));
-        // What a former life was about to let go.
+        // What a former life was about to allow.
         let delay = self.random.below(self.image_time);
         self.schedule(delay, Event::Collect(rank, incarnation));
         self.schedule(0, Event::Step(rank, incarnation));
         Ok(())
     }
 
-    /// The life goes on where its image is. What it had been served since its last delivery is served again.
+    /// The life goes on from its image. Messages served to it since its last delivery are served again.
     fn restore(&mut self, rank: Rank, image: Image, own: usize, reported: u64, sent_before: Vec<u64>) -> Life {
         let mut life = image.life;
         life.subject.restored(reported, sent_before);
@@ -132,7 +132,7 @@ impl World {
             Some(deliveries) => self.continue_read(rank, deliveries)?,
             None => match life.program.advance() {
                 Action::Done => {
-                    // It ends when memories have all that it has said.
+                    // It ends when memories have all that it has sent.
                     if life.held.is_empty() && process.under_way == 0 {
                         process.finished = true;
                         self.note(|| format!("{rank} finishes"));

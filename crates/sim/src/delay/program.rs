@@ -8,7 +8,7 @@ use crate::study::Step;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What runs. Times in nanoseconds.
+/// The program. Times in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// Ranks of a group compute and exchange messages all the time; every `barrier`, if that is not 0, all meet.
@@ -52,7 +52,7 @@ impl Program {
         }
     }
 
-    /// Appends what `rank` does in `round`; nothing: it ends.
+    /// Appends the steps of `rank` in `round`; none: it ends.
     pub(super) fn steps(self, rank: Rank, ranks: Rank, round: u64, steps: &mut VecDeque<Step>) {
         match self {
             Self::Groups { size, barrier, length } => {
@@ -96,7 +96,7 @@ fn meet(rank: Rank, ranks: Rank, steps: &mut VecDeque<Step>) {
 }
 
 /// The columns of ranks have their turns to factor a panel, which goes along the rows from neighbour to neighbour. Then rows are
-/// swapped along the columns, from neighbour to neighbour as well, and everybody computes with what it has.
+/// swapped along the columns, from neighbour to neighbour as well, and all ranks compute with what they have.
 fn linpack(rank: Rank, ranks: Rank, panel: u64, round: u64, steps: &mut VecDeque<Step>) {
     if (round + 1) * panel > ORDER {
         return;
@@ -134,7 +134,7 @@ fn linpack(rank: Rank, ranks: Rank, panel: u64, round: u64, steps: &mut VecDeque
     steps.push_back(Step::Compute(time(2 * own_rows * own_columns * panel)));
 }
 
-/// All of a ring pass on what they have until everybody has it.
+/// All ranks of a ring pass on what they have until each has it.
 fn exchange_with_neighbours(size: Rank, along: impl Fn(Rank) -> Rank, bytes: u64, steps: &mut VecDeque<Step>) {
     for _ in 1..size {
         steps.push_back(Step::Send { to: along(1), bytes });

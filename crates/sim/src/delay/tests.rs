@@ -78,7 +78,8 @@ fn the_delay_grows_towards_a_barrier_and_stays_within_its_bounds() {
     assert!(delays.is_sorted() && delays[3] > 2.0 * delays[0], "{delays:?}");
 }
 
-/// §6.2, Figure 6: 46 % with groups of 4. What the others compute before they need a row that stands still follows the size of panels.
+/// §6.2, Figure 6: 46 % with groups of 4. The others' computation before they need a stopped row grows with the size of
+/// panels.
 #[test]
 fn linpack_gains_with_large_panels() {
     let saved = |panel| {

@@ -1,4 +1,4 @@
-//! Message logging: ranks copy themselves in turn, and who fails begins again alone.
+//! Message logging: ranks copy themselves in turn, and a failed rank begins again alone.
 
 use std::collections::VecDeque;
 
@@ -49,12 +49,12 @@ impl World {
         pessimistic.expect("every rank logs")
     }
 
-    /// Whether the message that has come from `from` is taken now; if so, it is recorded.
+    /// Whether the message from `from` is taken now; if so, records it.
     pub(super) fn delivers(&mut self, rank: Rank, from: Rank) -> bool {
         if self.processes[rank as usize].point.pessimistic.is_none() {
             return true;
         }
-        // Nothing new until it has been copied.
+        // Nothing new until it is copied.
         if self.in_turn == Some(rank) && self.processes[rank as usize].copy.is_none() {
             return false;
         }
@@ -114,7 +114,7 @@ impl World {
         self.depart(from, to, number, bytes);
     }
 
-    /// The next rank that lives and has not ended is to be copied, when the last image is in the store.
+    /// Copies the next rank that lives and has not ended, when the last image is in the store.
     pub(super) fn next_turn(&mut self) {
         let size = self.run.ranks;
         let is_ready = |rank: &Rank| {
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// What the image covers, nobody needs to send again.
+    /// No rank needs to send again what the image covers.
     pub(super) fn stored_alone(&mut self, rank: Rank) {
         let process = &mut self.processes[rank as usize];
         process.image = process.copy.take();
@@ -193,7 +193,7 @@ impl World {
         self.go_on(rank);
     }
 
-    /// What has left and has not come, or is not there any more.
+    /// Messages that have left and not arrived, or are lost.
     fn send_again(&mut self, from: Rank, to: Rank) {
         let has_come = self.processes[to as usize].arrived[from as usize];
         let departed = self.processes[from as usize].point.log[to as usize].departed;

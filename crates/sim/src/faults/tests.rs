@@ -56,7 +56,7 @@ fn all_messages_are_taken_once_whenever_faults_come() {
     }
 }
 
-/// A wave is in the store 10 s after the end of the last return, which takes 1 s, or 9 s where all read the server.
+/// A wave is in the store 10 s after the end of the last return. A return takes 1 s, or 9 s where all read the server.
 #[test]
 fn local_copies_move_the_rate_at_which_waves_stop_and_logging_goes_on() {
     let ends = |protocol, interval| run(small(protocol, Some(interval), 5)).unwrap().time.is_some();

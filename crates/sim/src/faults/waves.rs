@@ -1,4 +1,4 @@
-//! Waves: all ranks copy themselves, nobody waits, and all return.
+//! Waves: all ranks copy themselves, none waits, and all return.
 
 use resurgo_protocol::{Rank, Step as Next, Wave};
 
@@ -70,7 +70,7 @@ impl World {
             .map(|process| process.point.sent.clone())
             .collect();
         for (rank, process) in self.processes.iter_mut().enumerate() {
-            // What was on its way then belongs to the wave.
+            // Messages on their way then belong to the wave.
             process.arrived = sent.iter().map(|sent| sent[rank]).collect();
         }
         (0..self.run.ranks).for_each(|rank| self.go_on(rank));

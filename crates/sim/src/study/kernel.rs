@@ -94,8 +94,8 @@ impl Kernel {
         }
     }
 
-    /// Nanoseconds for a point of the grid in a step on the paper's processors (AthlonXP 2800+, taken to do 400 million
-    /// operations a second), by the operations that the NAS benchmark of the name needs for it.
+    /// Nanoseconds for a point of the grid in a step, by the operations that the NAS benchmark of the name needs for it.
+    /// The paper's processors (AthlonXP 2800+) are taken to do 400 million operations a second.
     fn usual_point(self) -> u64 {
         match self {
             Self::Cg => 700,

@@ -51,7 +51,7 @@ fn a_graph_carries_no_more_than_sequences_and_a_logger_less_than_none() {
     }
 }
 
-/// Whatever the logger has not, somebody tells: the answers say at least what a record needs.
+/// Deliveries that the logger lacks some rank tells: the answers have at least what a record needs.
 #[test]
 fn what_is_collected_is_everything_that_is_kept() {
     let without = study(Kernel::Cg, 8, Reduction::Vcausal, 0);

@@ -1,6 +1,8 @@
-//! The simulated agent: it tells the real [`Coordinator`] what happens, and carries out what that wants. It decides nothing.
+//! The simulated agent: it reports events to the real [`Coordinator`], and carries out its commands. It decides
+//! nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use resurgo_protocol::coordinator::{Plan, State, Why};
@@ -19,9 +21,9 @@ pub(super) struct Known {
     pub life: u64,
     /// Its process, once the number is known.
     pub process: Option<usize>,
-    /// A copy has been asked for the process, whose number is not known.
+    /// A copy was asked for the process; the number is unknown.
     pub waking: Option<usize>,
-    /// It is to end as soon as it is known.
+    /// It must end as soon as it is known.
     pub doomed: bool,
     /// Its process is being rebuilt from this image, whose file is damaged where it is read.
     pub damaged: Option<(u64, usize)>,
@@ -30,7 +32,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Its node has gone, and the process with it.
+    /// Its node is gone, and the process with it.
     pub fn is_gone(&mut self) {
         *self = Self {
             life: self.life,
@@ -48,37 +50,40 @@ pub(super) struct Agent {
     /// Of each rank, as the dispatcher knows it: its life, and whether that has finished.
     pub lives: Vec<u64>,
     pub finished: Vec<bool>,
-    /// The last wave that the dispatcher has asked for.
+    /// The last wave that the dispatcher asked for.
     pub asked: u64,
-    /// Copies that have been told of, by rank and wave.
+    /// Known copies, by rank and wave.
     pub copies: BTreeMap<(Rank, u64), usize>,
     /// Images in files, and those that are being written.
     pub files: BTreeMap<(Rank, u64), Memory>,
     pub writing: Vec<Option<u64>>,
-    /// Waves of which what was in transit is in a file, with that.
+    /// The transit files of waves; those that are unreadable while this launcher lives.
     transit_files: BTreeMap<u64, Vec<Vec<Vec<Piece>>>>,
-    /// The launcher has been lost, and the job goes on from files.
+    transit_damaged: BTreeSet<u64>,
+    /// The waves in the record.
+    pub record: BTreeSet<u64>,
+    /// The launcher was lost, and the job goes on from files.
     pub is_resumed: bool,
     /// The first process and copy of this run.
     first: (usize, usize),
     /// The newest wave that all could have begun from, before the coordinator chose one.
     pub usable: u64,
-    /// A failure has been told, and the answer is on its way.
+    /// A failure is reported, and the answer is on its way.
     pub told: bool,
     /// Of processes: one more whenever all begin.
     pub generation: u64,
     /// The wave that all begin from, once the first has.
     pub beginning: Option<u64>,
-    /// Processes that have ended and were nobody's.
+    /// Ended processes that belong to no known life.
     pub unclaimed: Vec<(usize, bool)>,
-    /// Whom the coordinator has asked and made notice in this turn: for variants.
+    /// The ranks that the coordinator has asked and made notice in this turn: for variants.
     pub turn: Turn,
     pub in_turn: Vec<Rank>,
     pub outside: Vec<Rank>,
-    /// The last turn that a variant has drained too early, and the wave that one does not hear of.
+    /// The last turn that a variant has drained too early, and the wave that it does not report.
     eager: Turn,
     pub deaf: u64,
-    /// Copies that a variant has told of before they existed.
+    /// Copies that a variant has reported before they existed.
     promised: Vec<(Rank, u64)>,
 }
 
@@ -95,6 +100,8 @@ impl Agent {
             files: BTreeMap::new(),
             writing: vec![None; size],
             transit_files: BTreeMap::new(),
+            transit_damaged: BTreeSet::new(),
+            record: BTreeSet::new(),
             is_resumed: false,
             first: (0, 0),
             usable: 0,
@@ -111,7 +118,7 @@ impl Agent {
         }
     }
 
-    /// That of a new run, with the files of waves that are whole.
+    /// The agent of a new run, with the files of complete waves.
     pub fn again(former: &Self, size: usize, whole: &[u64], first: (usize, usize)) -> Self {
         let mut files = former.files.clone();
         files.retain(|(_, wave), _| whole.contains(wave));
@@ -120,6 +127,7 @@ impl Agent {
         Self {
             files,
             transit_files,
+            record: former.record.clone(),
             first,
             generation: former.generation,
             is_resumed: former.is_resumed,
@@ -135,23 +143,49 @@ impl Agent {
         self.usable = wave;
     }
 
+    /// The job can be resumed from it, so its files stay.
+    pub fn is_recorded(&self, wave: u64) -> bool {
+        self.record.contains(&wave)
+    }
+
     pub fn has_transit_file(&self, wave: u64) -> bool {
-        self.transit_files.contains_key(&wave)
+        self.transit_files.contains_key(&wave) && !self.transit_damaged.contains(&wave)
+    }
+
+    pub fn transit_file(&self, wave: u64) -> Option<Vec<Vec<Vec<Piece>>>> {
+        let is_whole = !self.transit_damaged.contains(&wave);
+        self.transit_files.get(&wave).filter(|_| is_whole).cloned()
     }
 
     pub fn keep_transit_file(&mut self, wave: u64, state: Vec<Vec<Vec<Piece>>>) {
         self.transit_files.insert(wave, state);
+        self.transit_damaged.remove(&wave);
     }
 
-    /// What the file says. A damaged one is gone.
-    pub fn take_transit_file(&mut self, wave: u64, damaged: bool) -> Option<Vec<Vec<Vec<Piece>>>> {
-        match damaged {
-            true => self.transit_files.remove(&wave),
-            false => self.transit_files.get(&wave).cloned(),
+    /// The contents of the file. None: it is damaged.
+    pub fn read_transit_file(&mut self, wave: u64, damaged: bool) -> Option<Vec<Vec<Vec<Piece>>>> {
+        if damaged {
+            self.transit_damaged.insert(wave);
+        }
+        self.transit_file(wave)
+    }
+
+    fn collect_transit_files(&mut self, keep: &[u64]) {
+        let mut files = std::mem::take(&mut self.transit_files);
+        files.retain(|wave, _| keep.contains(wave) || self.is_recorded(*wave));
+        self.transit_files = files;
+    }
+
+    /// Unreadable files are lost, or become readable again.
+    pub fn end_transit_damage(&mut self, mut is_gone: impl FnMut() -> bool) {
+        for wave in std::mem::take(&mut self.transit_damaged) {
+            if is_gone() {
+                self.transit_files.remove(&wave);
+            }
         }
     }
 
-    /// What is told of it comes from before the launcher was lost.
+    /// Its messages come from before the loss of the launcher.
     pub fn is_gone(&self, process: usize) -> bool {
         process < self.first.0
     }
@@ -178,29 +212,51 @@ impl Agent {
 }
 
 impl World {
-    /// Tells the coordinator, and does what it wants.
+    /// Reports to the coordinator, and carries out its commands.
     pub(super) fn coordinate(&mut self, fact: Fact) -> Result<(), Violation> {
         let now = Duration::from_millis(self.now);
         if self.agent.is_returning() || matches!(fact, Fact::Return { .. } | Fact::GoOn { .. }) {
             self.agent.usable = self.newest_usable();
         }
         self.agent.coordinator.handle(fact, now);
+        self.mind_told();
         while let Some(command) = self.agent.coordinator.poll() {
             self.carry_out(command)?;
         }
-        Ok(())
+        self.check_replicas()
     }
 
-    /// The coordinator waits for nobody for long, as nobody is ever silent here.
+    /// The coordinator waits for no rank for long, because none is ever silent here.
     pub(super) fn mind_silence(&self) -> Result<(), Violation> {
         let due = self.agent.coordinator.due();
         if due.is_some_and(|due| due <= Duration::from_millis(self.now)) {
-            return violation(LIVENESS, format!("nobody says anything about a wave: {:?}", self.agent));
+            return violation(
+                LIVENESS,
+                format!("nobody says anything about a wave: {}", self.state_of_all()),
+            );
         }
         Ok(())
     }
 
-    /// The agent of this node does what it is told, or the dispatcher.
+    /// The states of all ranks, and what the coordinator waits for, for people.
+    pub(super) fn state_of_all(&self) -> String {
+        let of = |(rank, known): (usize, &Known)| {
+            let process = known.process.map(|process| &self.processes[process]);
+            let state = match process {
+                _ if self.agent.finished[rank] => "finished".to_string(),
+                Some(process) if process.alive => format!("{:?}", process.phase),
+                Some(_) => "dead".to_string(),
+                None if known.waking.is_some() => "woken from its copy".to_string(),
+                None => "no process".to_string(),
+            };
+            format!("{rank}: {state}, life {}, node {}", known.life, known.node)
+        };
+        let ranks: Vec<String> = self.agent.ranks.iter().enumerate().map(of).collect();
+        let coordinator = &self.agent.coordinator;
+        format!("{}; the coordinator waits for {coordinator}", ranks.join("; "))
+    }
+
+    /// The agent of this node, or the dispatcher, carries out a command.
     pub(super) fn do_as_told(&mut self, node: usize, command: Command) -> Result<(), Violation> {
         match command {
             Command::Survey { number, ranks, traffic } => return self.survey(node, number, &ranks, traffic),
@@ -227,16 +283,15 @@ impl World {
             Command::PutTransit { number } => self.refill(number),
             Command::ReadTransit { number } => return self.read_transit(number),
             Command::WriteTransit { number } => return self.write_transit(number),
-            Command::CollectTransit { keep } => self.agent.transit_files.retain(|wave, _| keep.contains(wave)),
+            Command::CollectTransit { keep } => self.agent.collect_transit_files(&keep),
+            Command::Record { wave, oldest } => {
+                self.write_down(oldest..=wave);
+                self.store_wave(wave)?;
+                return self.coordinate(Fact::Recorded { number: wave });
+            }
+            Command::ForgetRecord => self.write_down(RangeInclusive::new(1, 0)),
             Command::ForgetTransit { before } => self.transit.state.retain(|wave, _| *wave >= before),
             Command::EndCopy { rank, number } => self.end_copy(rank, number),
-            Command::Write { rank, number } => return self.write(rank, number),
-            Command::GiveUp { rank, number } => {
-                self.remove_file(node, rank, number);
-                return self.stop_writing(rank, Some(number));
-            }
-            Command::Collect { rank, number } => self.remove_file(node, rank, number),
-            Command::Replicate { rank, number, to } => return self.replicate(node, rank, number, to as usize),
             Command::Lost { ranks, .. } => {
                 if let Some(rank) = ranks.first() {
                     self.answer_failure(*rank);
@@ -270,12 +325,37 @@ impl World {
             }
             Command::Left { node } => return self.has_left(node as usize),
             Command::Fail(cause) => return violation(LIVENESS, format!("the job cannot go on: {cause}")),
+            _ => return self.do_with_file(node, &command),
+        }
+        Ok(())
+    }
+
+    /// Commands about an image's file, its copies and its set.
+    fn do_with_file(&mut self, node: usize, command: &Command) -> Result<(), Violation> {
+        match *command {
+            Command::Write { rank, number } => return self.write(rank, number),
+            Command::GiveUp { rank, number } => {
+                self.remove_file(node, rank, number);
+                return self.stop_writing(rank, Some(number));
+            }
+            Command::Collect { rank, number } => self.remove_file(node, rank, number),
+            Command::Fetch { rank, number, .. } => return self.fetch(node, rank, number),
+            Command::Encode {
+                number,
+                set,
+                ref holders,
+                ..
+            } => return self.encode(node, number, set, holders),
+            Command::DropCopy { rank, number, .. } => self.drop_copy(node, rank, number),
+            Command::Rebuild { .. } => self.rebuild_file(command),
+            Command::CollectSet { number, set } => self.drop_pieces(node, number, set),
+            Command::Replicate { rank, number, to, .. } => return self.replicate(node, rank, number, to as usize),
             _ => {}
         }
         Ok(())
     }
 
-    /// What ranks are told in a wave.
+    /// Commands to ranks in a wave.
     fn tell_of_wave(&mut self, command: Command) -> Result<(), Violation> {
         match command {
             Command::Ask { rank, number, .. } => {
@@ -324,7 +404,7 @@ impl World {
         }
     }
 
-    /// Whether this is the first word of a new turn. Where there are none, each wave is one.
+    /// Whether this is the first command of a new turn. Where there are none, each wave is one.
     fn turn_of(&mut self, number: u64) -> bool {
         if self.grouping.one_by_one {
             return self.agent.in_turn.is_empty() && self.agent.outside.is_empty();
@@ -341,12 +421,12 @@ impl World {
         }
     }
 
-    /// A variant says for all groups but the first that they have done what they were asked for.
+    /// A variant answers for all groups but the first.
     fn answers_itself(&self) -> bool {
         self.is(Mutation::CompleteAfterFirstGroup) && self.agent.turn.group > 1
     }
 
-    /// Images of all ranks are wanted.
+    /// Requests images of all ranks.
     pub(super) fn want_wave(&mut self) -> Result<(), Violation> {
         let after = self.soon(self.pace.between_waves);
         self.schedule(after, Event::Wave);
@@ -354,7 +434,7 @@ impl World {
         self.coordinate(Fact::Wanted { unit: 0 })
     }
 
-    /// Says what ranks of the node do, and whom they have sent messages where that decides on groups.
+    /// Reports the states of the node's ranks, and their traffic where that decides on groups.
     fn survey(&mut self, node: usize, number: u64, ranks: &[Rank], traffic: bool) -> Result<(), Violation> {
         let mut sent = match traffic {
             true => self.traffic(),
@@ -382,7 +462,7 @@ impl World {
         Ok(())
     }
 
-    /// The agent reads what a process has said.
+    /// The agent reads a process's datagram.
     pub(super) fn said(&mut self, process: usize, datagram: ToAgent) -> Result<(), Violation> {
         let (rank, life) = (self.processes[process].rank, self.processes[process].life);
         let known = &self.agent.ranks[rank as usize];
@@ -399,7 +479,7 @@ impl World {
         }
         let current = self.agent.coordinator.asked(rank);
         match datagram {
-            // Of a wave that has been dropped.
+            // Of a dropped wave.
             ToAgent::Taken(number, copy) if self.is(Mutation::CountOldCopies) && number < current => {
                 self.snapshots[copy].under_way = false;
                 self.agent.copies.insert((rank, current), copy);
@@ -435,7 +515,7 @@ impl World {
         }
     }
 
-    /// What a rank says is a fact.
+    /// Turns a rank's report into a fact.
     fn report(&mut self, rank: Rank, datagram: ToAgent) -> Result<(), Violation> {
         let fact = match datagram {
             ToAgent::Stopped(number) => Fact::Stopped {
@@ -466,7 +546,7 @@ impl World {
             sleeps: true,
             stood: Duration::from_millis(1),
         };
-        // Where nobody stops, what was in transit is looked for when all have been copied.
+        // Where no rank stops, the transit is looked for when all are copied.
         match self.non_blocking {
             true => self.tell_flushed(rank, fact),
             false => self.tell_of(rank, fact),
@@ -526,12 +606,14 @@ impl World {
     fn completed(&mut self, number: u64) -> Result<(), Violation> {
         self.note(|| format!("wave {number} is complete"));
         self.report.images += 1;
+        self.check_forgotten()?;
         let state = self
             .transit
             .checked
             .take()
             .or_else(|| self.transit.state.get(&number).cloned());
-        let oldest = self.agent.files.keys().map(|(_, wave)| *wave).min();
+        let oldest = self.agent.files.keys().map(|(_, wave)| *wave);
+        let oldest = oldest.chain(self.places.oldest()).min();
         let oldest = oldest.map(|wave| wave.min(number));
         self.checkers.complete(number, oldest.unwrap_or(number), |from, to| {
             let state = state.iter().flat_map(|state| state[from][to].iter());
@@ -585,15 +667,15 @@ impl World {
         self.snapshots[copy].alive = false;
     }
 
-    /// What copies there are: those of the last complete wave and of the current one, and some that the agent has yet to
-    /// be told of.
+    /// The existing copies: those of the last complete wave and of the current one, and some that the agent does not
+    /// know yet.
     fn nothing_else_is_kept(&self) -> Result<(), Violation> {
         let coordinator = &self.agent.coordinator;
         let current = coordinator.is_in_wave(0).then(|| coordinator.asked(0));
         let nodes = &self.nodes;
         let is_known = |copy: &Snapshot| {
             let image = (copy.rank, copy.wave);
-            let is_told = nodes.copied.contains(&image) && !nodes.ending.contains(&image);
+            let is_told = nodes.copies.known.contains(&image) && !nodes.copies.ending.contains(&image);
             !nodes.linked || is_told && nodes.counts(copy.node, copy.serial)
         };
         let kept = self.snapshots.iter().filter(|copy| copy.alive && !copy.under_way);

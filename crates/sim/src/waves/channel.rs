@@ -1,5 +1,5 @@
-//! A channel: a log in segments. Without retention its sender uses a segment again when it has been read; with waves that
-//! stop nobody, not as long as it may be part of what was in transit.
+//! A channel: a log in segments. Without retention its sender reuses a read segment. With waves that stop no rank, it
+//! waits while the segment may be part of what was in transit.
 
 use std::collections::VecDeque;
 
@@ -13,15 +13,15 @@ type Number = u64;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Channel {
-    /// Pieces of one segment; 0: nothing that has been read is kept.
+    /// Pieces of one segment; 0: no read piece is kept.
     grain: u64,
-    /// With the mark that each carries, and when it arrives on the receiver's node.
+    /// With the mark of each, and when it arrives on the receiver's node.
     unread: VecDeque<(u16, Piece, u64)>,
     /// In a variant: comes behind what is published next.
     late: Vec<Piece>,
     /// The first of these.
     next: Number,
-    /// Pieces that have been read, and that the sender has not written over.
+    /// Read pieces that the sender has not overwritten.
     kept: VecDeque<(Number, Piece)>,
     receiver: (Place, Number),
     sender: (Place, Number),
@@ -41,7 +41,7 @@ impl Channel {
         self.unread = state.into_iter().map(|piece| (0, piece, 0)).collect();
     }
 
-    /// What is in it comes late.
+    /// Its contents come late.
     pub fn delay(&mut self) {
         self.late = self.unread.drain(..).map(|(_, piece, _)| piece).collect();
     }
@@ -50,12 +50,12 @@ impl Channel {
         self.unread.len()
     }
 
-    /// Nothing has arrived that is unread.
+    /// No arrived piece is unread.
     pub fn is_empty(&self, now: u64) -> bool {
         self.mark(now).is_none()
     }
 
-    /// What the next piece to be read carries.
+    /// The mark of the next piece to read.
     fn mark(&self, now: u64) -> Option<u16> {
         let first = self.unread.front().filter(|(.., arrives)| *arrives <= now);
         first.map(|(mark, ..)| *mark)
@@ -77,7 +77,7 @@ impl Channel {
         self.unread.extend(late.map(|piece| (mark, piece, arrives)));
     }
 
-    /// In a variant: begins anew, and what is on its way arrives nevertheless.
+    /// In a variant: begins anew, and pieces on their way arrive nevertheless.
     pub fn restart_late(&mut self, now: u64) {
         let late = self.unread.iter().filter(|(.., arrives)| *arrives > now);
         let unread = late.copied().collect();
@@ -85,12 +85,12 @@ impl Channel {
         self.unread = unread;
     }
 
-    /// In a variant: what has arrived is lost.
+    /// In a variant: loses arrived pieces.
     pub fn lose_arrived(&mut self, now: u64) {
         self.unread.retain(|(.., arrives)| *arrives > now);
     }
 
-    /// The sender wants the segments again that have been read.
+    /// The sender wants to reuse read segments.
     pub fn reclaim(&mut self, over: u64, mutation: Option<Mutation>) {
         if self.grain == 0 {
             return;
@@ -133,7 +133,7 @@ impl Channel {
         self.next + self.unread.len() as u64
     }
 
-    /// What was in transit at both cuts: what is still there of it, and on the receiver's node.
+    /// What was in transit at both cuts: the remaining part, on the receiver's node.
     pub fn state(&self, mutation: Option<Mutation>, now: u64) -> Vec<Piece> {
         let (mut from, mut to) = (self.receiver.1, self.sender.1);
         match mutation {

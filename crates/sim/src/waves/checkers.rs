@@ -1,8 +1,8 @@
-//! What must hold with coordinated waves, from a view of the whole job that no rank has. No code is shared with the
+//! The invariants of coordinated waves, from a view of the whole job that no rank has. They share no code with the
 //! protocol.
 //!
-//! A history here is that of the whole job: what each channel has carried, piece by piece. A return cuts it off where the
-//! wave was; what comes then may be something else.
+//! A history here is that of the whole job: the pieces of each channel, in order. A return cuts it off at the wave;
+//! later pieces may differ.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,9 +20,9 @@ const PASSIVE: &str = "a rank that computes holds no wave up";
 const STORED: &str = "all begin from the newest wave that is stored";
 const IN_TURN: &str = "no more groups write at a time than may";
 
-/// Ticks within which a rank answers that is outside of the group, or is to stop.
+/// Ticks within which a rank answers that is outside of the group, or must stop.
 pub(super) const FORCED: u64 = 100;
-/// Most ticks besides, until a copy that it has just made has been told of.
+/// Most further ticks until a new copy is reported.
 const TELLING: u64 = 150;
 /// Most small messages that a rank buffers.
 pub(super) const BUFFERED: usize = 4;
@@ -30,19 +30,19 @@ pub(super) const BUFFERED: usize = 4;
 /// The history of one channel.
 #[derive(Debug, Clone, Default)]
 struct Channel {
-    /// Messages, with their numbers of pieces and what they say, in the order of sending.
+    /// Messages, with their numbers of pieces and their contents, in the order of sending.
     sent: Vec<(u64, u64, u64)>,
-    /// Messages of which everything is published, and pieces of the next.
+    /// Messages that are completely published, and pieces of the next.
     left: usize,
     pieces: u64,
     /// All pieces: message and index.
     published: Vec<(u64, u64)>,
     consumed: usize,
-    /// Messages that have come whole.
+    /// Messages that arrived completely.
     whole: usize,
 }
 
-/// How far a rank was when it was copied: in its channels to and from each rank.
+/// A rank's position when it was copied: in its channels to and from each rank.
 #[derive(Debug, Clone)]
 struct Copied {
     to: Vec<Channel>,
@@ -57,7 +57,7 @@ pub(super) struct Checkers {
     copied: HashMap<(u64, Rank), Copied>,
     /// The last complete wave; 0: the beginning.
     complete: u64,
-    /// Waves that have been complete, and that all may return to.
+    /// Complete waves that all ranks may return to.
     waves: Vec<u64>,
     /// The wave of groups that is under way, and each rank's group.
     in_groups: Option<(u64, Vec<u32>)>,
@@ -66,7 +66,7 @@ pub(super) struct Checkers {
     generation: u64,
     /// Ranks that have not returned, while all return.
     returning: Vec<bool>,
-    /// All have been let go.
+    /// All ranks may go on.
     gone_on: bool,
 }
 
@@ -86,7 +86,7 @@ impl Checkers {
         }
     }
 
-    /// A process does something that others can see.
+    /// A process does what others can see.
     fn acts(&self, rank: Rank, generation: u64) -> Result<(), Violation> {
         if generation != self.generation {
             let what = format!("a process of {rank} from before the return is still at work");
@@ -132,7 +132,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// `rank` defers a message, and has buffered so many.
+    /// `rank` defers a message; its buffer has so many.
     pub fn defers(&self, rank: Rank, buffered: usize) -> Result<(), Violation> {
         if self.in_groups.is_none() {
             return violation(DEFERRED, format!("{rank} defers a message, and there is no wave"));
@@ -196,7 +196,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// All of a message has come, and this is what it says.
+    /// All of a message has arrived, with this content.
     pub fn whole(&mut self, from: Rank, to: Rank, id: u64, content: u64) -> Result<(), Violation> {
         let channel = &mut self.channels[from as usize][to as usize];
         let due = channel.sent.get(channel.whole).map(|(id, _, content)| (*id, *content));
@@ -220,8 +220,8 @@ impl Checkers {
         self.copied.insert((wave, rank), copied);
     }
 
-    /// The wave counts. `state` from one rank to another: the pieces that it says were in transit. Nobody returns to a wave before
-    /// `oldest` any more.
+    /// The wave counts. `state` from one rank to another: the pieces in transit by its own account. No rank returns to
+    /// a wave before `oldest` any more.
     pub fn complete(
         &mut self,
         wave: u64,
@@ -273,7 +273,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// Waves that have been complete, and that all may return to.
+    /// Complete waves that all ranks may return to.
     pub fn waves(&self) -> &[u64] {
         &self.waves
     }
@@ -299,7 +299,7 @@ impl Checkers {
         Ok(())
     }
 
-    /// All ranks are to begin at the beginning, and could have begun from `usable`.
+    /// All ranks must start from the beginning, and could have begun from `usable`.
     pub fn may_begin_anew(&self, usable: u64, is_resumed: bool) -> Result<(), Violation> {
         self.chooses(0, usable)?;
         if is_resumed {
@@ -316,8 +316,7 @@ impl Checkers {
         };
     }
 
-    /// All ranks get new processes that are to return to `wave`.
-    /// All could have begun from `usable`.
+    /// All ranks get new processes that return to `wave`. All could have begun from `usable`.
     pub fn begin(&mut self, generation: u64, wave: u64, usable: u64) -> Result<(), Violation> {
         self.chooses(wave, usable)?;
         if !self.waves.contains(&wave) {
@@ -325,8 +324,6 @@ impl Checkers {
             return violation(TOGETHER, what);
         }
         self.complete = wave;
-        self.waves.retain(|number| *number <= wave);
-        self.copied.retain(|(number, _), _| *number <= wave);
         self.generation = generation;
         self.returning.fill(true);
         self.gone_on = false;
@@ -344,7 +341,7 @@ impl Checkers {
         }
     }
 
-    /// `rank` has made its part of what ranks share what it was.
+    /// `rank` has restored its part of the shared state.
     pub fn returned(&mut self, rank: Rank, generation: u64) -> Result<(), Violation> {
         self.acts(rank, generation)?;
         let Some(copied) = self.copied.get(&(self.complete, rank)) else {
@@ -354,8 +351,9 @@ impl Checkers {
         for other in 0..self.size {
             let to = &mut self.channels[rank as usize][other];
             let there = &copied.to[other];
-            to.sent.truncate(there.sent.len());
-            to.published.truncate(there.published.len());
+            // A return to an older wave may have cut off some of it before.
+            to.sent.clone_from(&there.sent);
+            to.published.clone_from(&there.published);
             (to.left, to.pieces) = (there.left, there.pieces);
         }
         for other in 0..self.size {
@@ -367,6 +365,10 @@ impl Checkers {
 
     /// The agent lets all go.
     pub fn all_go_on(&mut self) -> Result<(), Violation> {
+        // Until now a job whose launcher is lost may be resumed from a newer wave that could not be read.
+        let complete = self.complete;
+        self.waves.retain(|number| *number <= complete);
+        self.copied.retain(|(number, _), _| *number <= complete);
         if self.returning.contains(&true) {
             let what = format!("all are let go, and not all have returned: {:?}", self.returning);
             return violation(TOGETHER, what);

@@ -1,4 +1,5 @@
-//! Waves of groups that have their turns one after the other: what must not pass is deferred, and who computes is made to look.
+//! Waves of groups that have their turns one after the other: messages that must not pass are deferred, and computing
+//! ranks are made to look.
 
 use resurgo_protocol::coordinator::Place;
 use resurgo_protocol::group::{Buffer, Turn};
@@ -12,8 +13,8 @@ use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
 impl World {
-    /// What ranks are said to have sent to each: all have to all, or only to those of a group that has been drawn. Groups are formed by
-    /// that, of any size and in any order.
+    /// The traffic that ranks report: all to all, or only inside randomly drawn groups. Groups follow from that, of any
+    /// size and in any order.
     pub(super) fn traffic(&mut self) -> Vec<Vec<u64>> {
         let groups = match self.random.one_in(2) {
             true => 1,
@@ -39,7 +40,7 @@ impl World {
     pub(super) fn defer(&mut self, process: usize, message: &mut Waiting) -> Result<(), Violation> {
         let without_bound = self.is(Mutation::BufferWithoutBound);
         let turn = self.words(process).turn;
-        // The dispatcher may know already that it is over, and the node may not.
+        // The dispatcher may know that it is over, and the node may not.
         let is_news = self.nodes.linked && turn != self.agent.turn;
         let this = &mut self.processes[process];
         if !std::mem::replace(&mut message.settled, true) {
@@ -54,7 +55,7 @@ impl World {
                 buffer.add(1);
             }
         }
-        // What it has seen long ago may be over.
+        // A turn seen long ago may be over.
         if this.seen == turn && !is_news {
             self.checkers.defers(this.rank, this.memory.buffer.messages())?;
         }
@@ -66,7 +67,7 @@ impl World {
         self.processes[process].seen = self.words(process).turn;
     }
 
-    /// The program uses memory again whose sends are over.
+    /// The program reuses memory of completed sends.
     pub(super) fn write_over(&mut self, process: usize) {
         let waiting = self.processes[process].memory.waiting.iter_mut();
         for message in waiting.filter(|message| message.is_over && !message.is_copied) {
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// It has been asked to hold back what must not pass.
+    /// Its order is to hold back messages that must not pass.
     pub(super) fn notice(&mut self, process: usize, turn: Turn) -> Result<(), Violation> {
         self.has_answered(process)?;
         if self.random.one_in(300) {
@@ -88,13 +89,13 @@ impl World {
         Ok(())
     }
 
-    /// A step of its program that was to come before it was made to look.
+    /// A step of its program from before it was made to look.
     pub(super) fn is_not_due(&self, process: usize) -> bool {
         let due = self.processes[process].due;
         self.grouping.one_by_one && due > 0 && due != self.now
     }
 
-    /// Whatever it does, it hears `datagram` soon.
+    /// Whatever it does, it reads `datagram` soon.
     pub(super) fn will_be_forced(&mut self, process: usize, datagram: ToRank) {
         if self.grouping.one_by_one && matches!(datagram, ToRank::Checkpoint(_) | ToRank::Notice(_)) {
             self.processes[process].asked_at = Some(self.now);
@@ -186,7 +187,7 @@ impl World {
         self.tell_of(rank, fact)
     }
 
-    /// The rank does not write this image any more, or any.
+    /// The rank no longer writes this image, or any.
     pub(super) fn stop_writing(&mut self, rank: Rank, number: Option<u64>) -> Result<(), Violation> {
         let writing = &mut self.agent.writing[rank as usize];
         if writing.is_none() || number.is_some() && *writing != number {

@@ -1,9 +1,9 @@
-//! Links between the dispatcher and agents: facts and commands take their time, and what comes from a node that has been given up is
-//! refused. Without links all this happens at once.
+//! Links between the dispatcher and agents: facts and commands take time, and the dispatcher refuses messages of a node
+//! that it has given up. Without links all this happens at once.
 
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{From, Place, Whom};
+use resurgo_protocol::coordinator::{From, Whom};
 use resurgo_protocol::membership::{Change, Duty};
 use resurgo_protocol::{Command, Fact, Rank};
 
@@ -13,13 +13,12 @@ use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
 
 pub(super) const FENCED: &str = "what is on a lost node is lost";
-const STORED_TWICE: &str = "an image counts when two nodes have its file";
 
 /// Ticks between two looks of the dispatcher.
 const WATCH: u64 = 15;
 
 impl World {
-    /// What ranks of the node of this process see.
+    /// What ranks of this process's node see.
     pub(super) fn words(&self, process: usize) -> &Words {
         &self.nodes.of[self.processes[process].node].words
     }
@@ -44,7 +43,7 @@ impl World {
         self.coordinate(Fact::Placed { nodes })
     }
 
-    /// The agent of the node says so.
+    /// The agent of the node reports.
     pub(super) fn tell_from(&mut self, node: usize, fact: Fact) -> Result<(), Violation> {
         match self.nodes.linked {
             true => {
@@ -55,12 +54,12 @@ impl World {
         }
     }
 
-    /// The agent says so that has the rank.
+    /// The agent that has the rank reports.
     pub(super) fn tell_of(&mut self, rank: Rank, fact: Fact) -> Result<(), Violation> {
         self.tell_from(self.agent.ranks[rank as usize].node, fact)
     }
 
-    /// The rank's agent says so, when all that its node's ranks have written lies where others read it.
+    /// The rank's agent reports, when all writes of its node's ranks are where others read them.
     pub(super) fn tell_flushed(&mut self, rank: Rank, fact: Fact) -> Result<(), Violation> {
         let node = self.agent.ranks[rank as usize].node;
         let last = self.nodes.mesh[node].iter().copied().max().unwrap_or(0);
@@ -72,7 +71,7 @@ impl World {
         Ok(())
     }
 
-    /// When what this process writes now for a rank can be read there: at once, or when it has come to another node.
+    /// When a rank can read what this process writes now: at once, or when it has arrived on another node.
     pub(super) fn arrives_at(&mut self, process: usize, to: usize) -> u64 {
         let (from, to) = (self.processes[process].node, self.nodes.placed[to]);
         if from == to {
@@ -140,10 +139,12 @@ impl World {
             }
             Happening::Join(node) => self.join(node),
             Happening::Replicated(rank, number, from, to) => self.replicated(rank, number, from, to),
+            Happening::Piece(set, index, from, to) => self.piece_comes(set, index, from, to),
+            Happening::Rebuilt(rebuild) => self.rebuilt(rebuild),
         }
     }
 
-    /// The dispatcher reads what an agent has said.
+    /// The dispatcher reads an agent's message.
     fn arrives(&mut self, life: Life, word: Upward) -> Result<(), Violation> {
         let taken = self.nodes.membership.heard(life.node as u32, life.epoch, self.clock());
         self.node_changes()?;
@@ -158,7 +159,7 @@ impl World {
         Ok(())
     }
 
-    /// The dispatcher answers to what has become of nodes.
+    /// The dispatcher reacts to changes of nodes.
     pub(super) fn node_changes(&mut self) -> Result<(), Violation> {
         while let Some(change) = self.nodes.membership.poll() {
             self.note(|| format!("{change:?}"));
@@ -176,11 +177,13 @@ impl World {
         Ok(())
     }
 
-    /// The dispatcher hears a fact that is to be believed.
+    /// The dispatcher takes in a fact that counts.
     pub(super) fn heard(&mut self, fact: Fact) -> Result<(), Violation> {
         if self.nodes.linked {
             self.is_known(&fact)?;
         }
+        self.hears_of_places(&fact);
+        self.hears_of_pieces(&fact)?;
         let Fact::Ended { rank, life, orderly } = fact else {
             return self.coordinate(fact);
         };
@@ -196,60 +199,52 @@ impl World {
         Ok(())
     }
 
-    /// What the dispatcher knows now, so that it can be held to it.
+    /// The dispatcher's knowledge now, for the checkers.
     fn is_known(&mut self, fact: &Fact) -> Result<(), Violation> {
-        let (image, place) = match *fact {
-            Fact::Copied { rank, number, .. } => {
-                self.nodes.copied.insert((rank, number));
-                return Ok(());
-            }
+        match *fact {
+            Fact::Copied { rank, number, .. } => _ = self.nodes.copies.known.insert((rank, number)),
             Fact::Written { rank, number } => {
-                self.nodes
-                    .is_known_on(self.agent.coordinator.node(rank) as usize, rank, number);
-                ((rank, number), None)
-            }
-            Fact::Stored { rank, number, place } => {
-                if let Place::Node(node) = place {
-                    self.nodes.is_known_on(node as usize, rank, number);
+                let node = self.agent.coordinator.node(rank) as usize;
+                self.nodes.is_known_on(node, rank, number);
+                if self.nodes.storage != Storage::Partners && !self.nodes.given_up.contains(&(rank, number)) {
+                    self.nodes.told.insert((rank, number));
                 }
-                ((rank, number), Some(place))
             }
-            _ => return Ok(()),
-        };
-        let nodes = &mut self.nodes;
-        let is_partner = |life: &Life| Some(Place::Node(life.node as u32)) == place;
-        let up = nodes.up();
-        let counts = match (nodes.storage, place) {
-            (Storage::Partners, None) => up.len() < 2,
-            (Storage::Partners, Some(_)) => up.iter().any(is_partner),
-            (_, _) => true,
-        };
-        if nodes.given_up.contains(&image) || !counts {
-            return Ok(());
+            Fact::FileLost { rank, number, .. } => self.is_unreadable(rank, number),
+            Fact::Stored { rank, number, place } => return self.is_stored(rank, number, place),
+            Fact::NotStored { rank, number, node, .. } => self.has_refused(rank, number, node as usize),
+            Fact::Ready { rank, life } if self.agent.lives[rank as usize] == life => {
+                let node = self.agent.coordinator.node(rank) as usize;
+                self.nodes.begins_there(node, rank);
+            }
+            _ => {}
         }
-        let partner = up.into_iter().find(is_partner);
-        let stored = nodes.stored.get(&image).into_iter().flatten();
-        if let Some(life) = partner
-            && !stored.copied().any(|has| has == (life.node, life.serial))
-        {
-            let what = format!("image {image:?} counts, and node {} does not have it", life.node);
-            return violation(STORED_TWICE, what);
-        }
-        nodes.told.insert(image);
         Ok(())
     }
 
-    /// The coordinator wants something: what the dispatcher does itself it does now, and sends the rest to nodes.
-    pub(super) fn carry_out(&mut self, command: Command) -> Result<(), Violation> {
+    /// A command of the coordinator: the dispatcher carries out its own part now, and sends the rest to nodes.
+    pub(super) fn carry_out(&mut self, mut command: Command) -> Result<(), Violation> {
+        if !self.break_parity(&mut command)? {
+            return Ok(());
+        }
         self.before(&command)?;
         if !self.nodes.linked {
             return self.do_as_told(0, command);
         }
-        if let Command::Go { rank } = command {
-            let node = self.agent.coordinator.node(rank) as usize;
-            self.nodes.begins_there(node, rank);
+        if let Command::Fetch { to, .. } | Command::Rebuild { to, .. } = command {
+            let life = self.nodes.up().into_iter().find(|life| life.node == to as usize);
+            if let Some(life) = life {
+                self.send_down(life, Downward::Do(command));
+            }
+            return Ok(());
         }
         let rank = match (command.whom(), &command) {
+            (Whom::Node(node), Command::Replicate { .. } | Command::Encode { .. } | Command::DropCopy { .. }) => {
+                let from = self.nodes.up().into_iter().find(|life| life.node == node as usize);
+                from.into_iter()
+                    .for_each(|life| self.send_down(life, Downward::Do(command.clone())));
+                return Ok(());
+            }
             (Whom::Of(rank), _) => Some(rank),
             (_, Command::Begin { rank, .. }) => Some(*rank),
             (
@@ -259,14 +254,15 @@ impl World {
                 | Command::Groups(_)
                 | Command::Turn(_)
                 | Command::GiveUp { .. }
-                | Command::Collect { .. },
+                | Command::Collect { .. }
+                | Command::CollectSet { .. },
             ) => None,
             (_, Command::Reset | Command::EmptyLogs) => {
                 let up = self.nodes.up().into_iter();
                 up.for_each(|life| self.send_down(life, Downward::Empty));
                 return self.do_as_told(0, command);
             }
-            // What was in transit is gathered by the dispatcher.
+            // The dispatcher gathers what was in transit.
             _ => return self.do_as_told(0, command),
         };
         let placed = rank.map(|rank| self.nodes.placed[rank as usize]);
@@ -278,8 +274,9 @@ impl World {
         Ok(())
     }
 
-    /// The dispatcher is about to do this, or to have it done.
-    fn before(&mut self, command: &Command) -> Result<(), Violation> {
+    /// The dispatcher is about to carry this out, or to order it.
+    pub(super) fn before(&mut self, command: &Command) -> Result<(), Violation> {
+        self.before_parity(command)?;
         match *command {
             Command::Waves { asked, over } if asked != over => {
                 self.agent.asked = asked;
@@ -298,23 +295,33 @@ impl World {
                 self.agent.outside.clear();
                 Ok(())
             }
+            Command::Replicate { rank, number, from, to } => {
+                self.is_ordered((rank, number), from as usize, to as usize)
+            }
             Command::GiveUp { rank, number } | Command::Collect { rank, number } => {
                 self.nodes.told.remove(&(rank, number));
                 self.nodes.given_up.insert((rank, number));
-                // The node may not have heard of it.
+                // The node may not know it yet.
                 match self.agent.writing[rank as usize] == Some(number) {
                     true => self.check_writing(rank, false),
                     false => Ok(()),
                 }
             }
             Command::EndCopy { rank, number } => {
-                self.nodes.ending.insert((rank, number));
+                self.nodes.copies.ending.insert((rank, number));
                 Ok(())
             }
             Command::Begin {
-                rank, life, from, node, ..
+                rank,
+                life,
+                from,
+                node,
+                reads,
+                ..
             } => {
                 (self.agent.lives[rank as usize], self.agent.finished[rank as usize]) = (life, false);
+                let reads = reads.unwrap_or(node) as usize;
+                self.nodes.reads.insert(rank, (from.number(), reads));
                 self.may_begin(rank, from, node as usize)?;
                 let is_lost = |node: usize| !self.nodes.up().iter().any(|life| life.node == node);
                 let former = self.nodes.placed[rank as usize];
@@ -325,6 +332,7 @@ impl World {
                     return Ok(());
                 }
                 self.agent.beginning = Some(from.number());
+                self.places.leave_later(from.number(), self.agent.asked);
                 self.checkers
                     .begin(self.agent.generation, from.number(), self.agent.usable)
             }
@@ -332,7 +340,7 @@ impl World {
         }
     }
 
-    /// A life begins there: with what is not lost, as the dispatcher could know.
+    /// A life begins there: with surviving data, as far as the dispatcher could know.
     fn may_begin(&self, rank: Rank, from: From, node: usize) -> Result<(), Violation> {
         let nodes = &self.nodes;
         if !nodes.linked {
@@ -347,6 +355,7 @@ impl World {
                 let copy = &self.snapshots[*copy];
                 nodes.counts(copy.node, copy.serial)
             }),
+            From::File(number) if nodes.given_up.contains(&(rank, number)) => false,
             From::File(_) if nodes.storage == Storage::Shared => true,
             From::File(number) => nodes.could_have_file(rank, number),
         };
@@ -359,14 +368,14 @@ impl World {
         }
     }
 
-    /// The agent hears something from the dispatcher.
+    /// The agent gets a message of the dispatcher.
     fn is_told(&mut self, life: Life, word: Downward) -> Result<(), Violation> {
         if !self.nodes.is_alive(life.node, life.serial) {
             return Ok(());
         }
         let this = &self.nodes.of[life.node];
         let clock = this.clock(self.now);
-        // An agent that has stood still looks at its lease first.
+        // An agent that has stood still checks its lease first.
         if this.lease.until() <= clock && !self.is(Mutation::LeaseNeverEnds) {
             return self.node_dies(life.node);
         }
@@ -380,7 +389,7 @@ impl World {
         Ok(())
     }
 
-    /// What has arrived here since the dispatcher wanted the logs to be empty is of the new epoch.
+    /// Data that arrived here since the dispatcher ordered empty logs is of the new epoch.
     fn empty(&mut self, node: usize) {
         if !self.is(Mutation::LoseEarlyEpoch) {
             return;
@@ -412,39 +421,11 @@ impl World {
         Ok(())
     }
 
-    /// The rank's node sends its file to another one.
-    pub(super) fn replicate(&mut self, node: usize, rank: Rank, number: u64, to: usize) -> Result<(), Violation> {
-        let place = Place::Node(to as u32);
-        if self.is(Mutation::CountBeforePartner) {
-            return self.tell_from(node, Fact::Stored { rank, number, place });
-        }
-        let (from, to) = (self.nodes.of[node].life, self.nodes.of[to].life);
-        let after = self.soon(self.pace.latency * 6);
-        self.schedule(after, Event::Node(Happening::Replicated(rank, number, from, to)));
-        Ok(())
-    }
-
-    fn replicated(&mut self, rank: Rank, number: u64, from: Life, to: Life) -> Result<(), Violation> {
-        let nodes = &mut self.nodes;
-        let both = [from, to]
-            .into_iter()
-            .all(|life| nodes.is_alive(life.node, life.serial));
-        let Some(stored) = nodes.stored.get_mut(&(rank, number)).filter(|_| both) else {
-            return Ok(());
-        };
-        if !stored.contains(&(from.node, from.serial)) {
-            return Ok(());
-        }
-        stored.insert((to.node, to.serial));
-        let place = Place::Node(to.node as u32);
-        let after = self.soon(self.pace.latency * 4);
-        self.nodes.of[to.node].last.0 = self.nodes.of[to.node].last.0.max(self.now + after);
-        self.tell_from(to.node, Fact::Stored { rank, number, place })?;
-        self.spite(to.node)
-    }
-
-    /// The file is not needed any more.
+    /// The file is not needed any more, unless the job could be resumed from it.
     pub(super) fn remove_file(&mut self, node: usize, rank: Rank, number: u64) {
+        if self.agent.is_recorded(number) {
+            return;
+        }
         let life = self.nodes.of[node].life;
         if let Some(stored) = self.nodes.stored.get_mut(&(rank, number)) {
             stored.remove(&(life.node, life.serial));

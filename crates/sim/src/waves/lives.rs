@@ -1,4 +1,5 @@
-//! Lives of ranks, as agents see them: they begin, from a copy, a file or the beginning, they are ended, and their ends are heard.
+//! Lives of ranks, as agents see them: they begin, from a copy, a file or the beginning, are ended, and their ends
+//! become known.
 
 use resurgo_protocol::coordinator::From;
 use resurgo_protocol::{Fact, Rank};
@@ -11,7 +12,7 @@ use crate::checkers::Violation;
 use crate::mutation::Mutation;
 
 impl World {
-    /// The agent hears that a process has ended.
+    /// The agent learns that a process has ended.
     pub(super) fn ended(&mut self, process: usize, orderly: bool) -> Result<(), Violation> {
         let known = self.agent.ranks.iter().position(|rank| rank.process == Some(process));
         match known {
@@ -46,13 +47,11 @@ impl World {
 
     /// The file cannot be read there.
     fn lose_file(&mut self, node: usize, rank: Rank, number: u64) {
-        match self.nodes.storage {
-            Storage::Shared => drop(self.agent.files.remove(&(rank, number))),
-            _ => drop(self.nodes.damaged.insert((rank, number, node))),
-        }
+        let at = self.nodes.disk_of(node);
+        self.nodes.damaged.insert((rank, number, at));
     }
 
-    /// The dispatcher has heard that a rank has failed.
+    /// The dispatcher knows that a rank has failed.
     pub(super) fn answer_failure(&mut self, rank: Rank) {
         if !std::mem::replace(&mut self.agent.told, true) {
             let after = self.soon(self.pace.latency);
@@ -86,7 +85,7 @@ impl World {
         if self.is(Mutation::KillByGroupOnly) && !self.processes[process].grouped {
             return;
         }
-        // It may do something yet.
+        // The process may still act.
         let after = self.soon(self.pace.latency);
         self.schedule(after, Event::Dies(process));
     }
@@ -112,6 +111,7 @@ impl World {
         self.checkers.may_begin_anew(self.agent.usable, self.agent.is_resumed)?;
         self.agent.generation += 1;
         self.agent.beginning = Some(0);
+        self.places.leave_later(0, self.agent.asked);
         self.checkers.begin_anew(self.agent.generation);
         let late = self.is(Mutation::TakeFormerEpoch).then_some(self.now);
         for channel in self.transit.channels.iter_mut().flatten() {
@@ -172,7 +172,10 @@ impl World {
     fn rebuild(&mut self, rank: Rank, number: u64, reads: usize) -> Result<(), Violation> {
         let Known { life, node, .. } = self.agent.ranks[rank as usize];
         let generation = self.agent.generation;
-        let is_there = self.nodes.storage == Storage::Shared || self.nodes.has_file(reads, rank, number);
+        let is_there = match self.nodes.storage {
+            Storage::Shared => !self.nodes.is_damaged(rank, number, reads),
+            _ => self.nodes.has_file(reads, rank, number),
+        };
         let Some(memory) = self.agent.files.get(&(rank, number)).filter(|_| is_there).cloned() else {
             if self.nodes.linked {
                 self.tell_of(rank, file_lost(rank, number))?;
@@ -198,7 +201,7 @@ impl World {
         self.tell_of(rank, Fact::Started { rank, life })
     }
 
-    /// In a variant, what a rank begins from whatever it is told.
+    /// In a variant, the rank's start whatever its order is.
     fn newest_image(&self, rank: Rank) -> Option<From> {
         let of_rank = (rank, 0)..(rank + 1, 0);
         let file = self.agent.files.range(of_rank).next_back().map(|((_, wave), _)| *wave);
@@ -251,8 +254,7 @@ impl World {
         if known.waking.take_if(|waking| *waking == copy).is_none() {
             return Ok(());
         }
-        // A process that it has made, and whose number nobody knows, sees the end of its own socket when it reads from
-        // there.
+        // A process that it made, with an unknown number, sees the end of its own socket when it reads from there.
         let life = known.life;
         let of_rank = |process: &usize| {
             let this = &self.processes[*process];

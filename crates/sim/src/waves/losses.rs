@@ -9,11 +9,16 @@ use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
 
 impl World {
-    /// A node, or two at once: their agents end, stand still, or are cut off one way or both. One that is well stays.
+    /// A node, or several at once: their agents end, stand still, or are cut off one way or both. One healthy node stays.
     pub(super) fn fail_nodes(&mut self) -> Result<(), Violation> {
         let mut well = self.well();
         let most = well.len().saturating_sub(1) as u64;
-        let victims = if self.random.one_in(3) { 2 } else { 1 };
+        let several = if self.nodes.storage == Storage::Partners {
+            self.nodes.replicas.max(2)
+        } else {
+            2
+        };
+        let victims = if self.random.one_in(3) { several.into() } else { 1 };
         for _ in 0..most.min(victims) {
             let victim = well.swap_remove(self.random.below(well.len() as u64) as usize);
             if !self.may_lose(victim) {
@@ -25,7 +30,7 @@ impl World {
         Ok(())
     }
 
-    /// Nodes that have no problem, and that the dispatcher takes for that.
+    /// Nodes without a problem that the dispatcher also takes for such.
     fn well(&self) -> Vec<Life> {
         let up = self.nodes.up().into_iter();
         let well = up.filter(|life| {
@@ -35,19 +40,23 @@ impl World {
         well.collect()
     }
 
-    /// A resumed job never begins at the beginning: all nodes but this one are well, and have a wave.
+    /// A resumed job never starts from the beginning: all nodes but this one are well, and have a wave, as far as the
+    /// dispatcher knows.
     fn may_lose(&self, victim: Life) -> bool {
         if !self.agent.is_resumed || self.nodes.storage == Storage::Shared {
             return true;
         }
         let others = self.well().into_iter().filter(|life| life.node != victim.node);
         let others: Vec<usize> = others.map(|life| life.node).collect();
-        let is_there = |rank: u32, wave: u64| others.iter().any(|node| self.nodes.has_file(*node, rank, wave));
+        let is_there = |rank: u32, wave: u64| {
+            let is_read = others.iter().any(|node| self.nodes.can_read_on(*node, rank, wave));
+            is_read || self.can_be_rebuilt((rank, wave), |node| others.contains(&node))
+        };
         let whole = |wave: &u64| (0..self.size as u32).all(|rank| is_there(rank, *wave));
         others.len() + 1 == self.nodes.up().len() && self.whole_in_files().iter().any(whole)
     }
 
-    /// What a node has just said comes late, and it is lost, as long as there is another one.
+    /// Delays a node's last messages, and loses the node, while there is another one.
     pub(super) fn spite(&mut self, node: usize) -> Result<(), Violation> {
         let is_other = |life: &Life| life.node != node;
         if self.crashes.left == 0
@@ -101,8 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// The agent ends, and with it all that is there. The dispatcher sees the end of the connection behind all that has been said; who
-    /// has started the agent may see its end at any time, or never.
+    /// The agent ends, and with it everything there. The dispatcher sees the end of the connection behind all messages.
+    /// The agent's starter may see its end at any time, or never.
     pub(super) fn node_dies(&mut self, node: usize) -> Result<(), Violation> {
         let this = &mut self.nodes.of[node];
         let life = this.life;
@@ -142,26 +151,24 @@ impl World {
         Ok(())
     }
 
-    /// The ranks of some node are to go on elsewhere with the next wave.
+    /// Makes the ranks of some node go on elsewhere with the next wave.
     pub(super) fn leave_some_node(&mut self) -> Result<(), Violation> {
         let up = self.nodes.up();
-        let Some(random) = self
-            .nodes
-            .leaves
-            .as_mut()
-            .filter(|_| self.nodes.linked && !up.is_empty())
-        else {
+        // If some node were left with each wave, all would return with each, and ranks that are copied early come to nothing.
+        let leaves = self.nodes.leaves.as_mut();
+        let Some((left, random)) = leaves.filter(|(left, _)| *left > 0 && self.nodes.linked && !up.is_empty()) else {
             return Ok(());
         };
         if !random.one_in(4) {
             return Ok(());
         }
+        *left -= 1;
         let node = up[random.below(up.len() as u64) as usize].node;
         self.note(|| format!("node {node} is to be left"));
         self.coordinate(Fact::Leave { node: node as u32 })
     }
 
-    /// The coordinator says that no rank is there any more.
+    /// The coordinator decides that no rank is there any more.
     pub(super) fn has_left(&mut self, node: usize) -> Result<(), Violation> {
         self.note(|| format!("node {node} is left"));
         let is_there = |rank: &usize| self.nodes.placed[*rank] == node && !self.agent.finished[*rank];
@@ -190,14 +197,16 @@ impl World {
         self.note(|| format!("node {node} is there, epoch {epoch}"));
         self.schedule(1, Event::Node(Happening::Tick(life)));
         let (slots, spare) = (self.nodes.of[node].slots, self.nodes.of[node].spare);
+        let rack = self.nodes.rack(node);
         self.coordinate(Fact::Up {
             node: node as u32,
             slots,
             spare,
+            rack,
         })
     }
 
-    /// The agent goes on, with what has waited for it.
+    /// The agent goes on, with its waiting input.
     pub(super) fn thaw(&mut self, life: Life) -> Result<(), Violation> {
         if !self.nodes.is_alive(life.node, life.serial) {
             return Ok(());
@@ -227,7 +236,8 @@ impl World {
         self.nodes.of[node].frozen.then_some(node)
     }
 
-    /// The event comes from a life of a node that has ended; or it is for a rank whose node has no lease, which does nothing any more.
+    /// The event comes from an ended life of a node; or it is for a rank whose node has no lease, which does nothing
+    /// any more.
     pub(super) fn is_fenced(&self, event: &Event) -> bool {
         if !self.nodes.linked {
             return false;

@@ -7,12 +7,15 @@ use std::time::Duration;
 use resurgo_protocol::chandy_lamport::Waves;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::membership::Timing;
+use resurgo_protocol::placement::Parity;
 use resurgo_protocol::{Command, Fact, Lease, Membership, Rank};
 
+use super::sets::{Alive, Sets};
 use crate::random::Random;
 
-/// Most nodes of a job.
+/// Most nodes of a job; most and least with parity.
 const MOST: u64 = 4;
+const WITH_PARITY: (u64, u64) = (3, 7);
 
 /// The timing where a message takes up to `latency` ticks. Clocks run a tenth too fast or too slow.
 fn timing(latency: u64) -> Timing {
@@ -25,7 +28,7 @@ fn timing(latency: u64) -> Timing {
     }
 }
 
-/// One life of a node, which is that of its agent. No two have the same `serial`, whatever launchers are lost.
+/// One life of a node, which is that of its agent. No two have the same `serial`, even across launchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Life {
     pub node: usize,
@@ -33,14 +36,14 @@ pub(super) struct Life {
     pub epoch: u64,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Debug)]
 pub(super) enum Upward {
     Beat(u64),
     Fact(Fact),
 }
 
-/// What an agent is told.
+/// A message to an agent.
 #[derive(Debug)]
 pub(super) enum Downward {
     Answer(u64),
@@ -54,32 +57,51 @@ pub(super) enum Downward {
 pub(super) enum Happening {
     Up(Life, Upward),
     Down(Life, Downward),
-    /// The agent has something to do by itself.
+    /// The agent has work of its own.
     Tick(Life),
-    /// All that its ranks had written when one of them said this lies on the other nodes.
+    /// All that its ranks had written before this report is on the other nodes.
     Flushed(Life, Fact),
     /// It goes on, after it has stood still.
     Thaw(Life),
-    /// The dispatcher looks whom it has not heard of.
+    /// The dispatcher looks for silent nodes.
     Watch,
     /// It sees that the connection is broken.
     Broken(Life),
-    /// Who has started the agent sees that it has ended.
+    /// The agent's starter sees that it has ended.
     Confirmed(Life),
     /// An agent on this node wants to join.
     Join(usize),
-    /// The file of a rank has come whole from one node to another.
+    /// A rank's complete file has arrived on another node.
     Replicated(Rank, u64, Life, Life),
+    /// A piece of a set has arrived on its node.
+    Piece(u64, u32, Life, Life),
+    /// A node has read what it needs to make an image anew.
+    Rebuilt(Rebuild),
 }
 
 impl Happening {
-    /// It is no moment at which something is under way.
+    /// No failure is under way at this moment.
     pub fn is_routine(&self) -> bool {
         !matches!(
             self,
-            Happening::Up(_, Upward::Fact(_)) | Happening::Down(_, Downward::Do(_)) | Happening::Replicated(..)
+            Happening::Up(_, Upward::Fact(_))
+                | Happening::Down(_, Downward::Do(_))
+                | Happening::Replicated(..)
+                | Happening::Piece(..)
+                | Happening::Rebuilt(_)
         )
     }
+}
+
+/// An image to be made anew.
+#[derive(Debug, Clone)]
+pub(super) struct Rebuild {
+    pub rank: Rank,
+    pub number: u64,
+    pub set: u64,
+    pub to: Life,
+    pub members: Vec<(Rank, Alive)>,
+    pub pieces: Vec<(u32, Alive)>,
 }
 
 /// Where files of images are.
@@ -89,7 +111,7 @@ pub(super) enum Storage {
     Shared,
     /// On the disk of the rank's node.
     Own,
-    /// There, and on that of a partner.
+    /// There, and on those of others.
     Partners,
 }
 
@@ -125,7 +147,7 @@ pub(super) struct Node<E> {
     /// The agent stands still, and this waits for it.
     pub frozen: bool,
     pub waiting: VecDeque<E>,
-    /// Until when the link holds back what goes up and down; when the last comes that has been sent.
+    /// Until when the link holds back messages up and down; when the last one arrives.
     pub held: (u64, u64),
     pub last: (u64, u64),
     pub words: Words,
@@ -149,46 +171,80 @@ impl<E> Node<E> {
     }
 }
 
+/// Copies of processes.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// Those that the dispatcher knows, and those that it has ordered to end.
+    pub known: BTreeSet<(Rank, u64)>,
+    pub ending: BTreeSet<(Rank, u64)>,
+}
+
 /// All nodes. `E`: an event of the world.
 #[derive(Debug)]
 pub(super) struct Nodes<E> {
-    /// There are links; if not, the dispatcher and the agent of the only node are one.
+    /// There are links; otherwise the dispatcher and the agent of the only node are one.
     pub linked: bool,
     pub of: Vec<Node<E>>,
     pub membership: Membership,
     timing: Timing,
     pub storage: Storage,
+    /// So many others, if there are as many; and whether the nodes are in two racks.
+    pub replicas: u32,
+    pub racks: bool,
+    /// Files on their way, as the dispatcher has ordered it: from where, and to where.
+    pub going: BTreeMap<(Rank, u64), (Life, Life)>,
+    /// The image that each rank's life begins from, and the node from which it reads it.
+    pub reads: BTreeMap<Rank, (u64, usize)>,
+    /// Nodes that have refused a file, or have an unreadable one, as it knows.
+    pub refused: BTreeSet<(Rank, u64, usize)>,
     /// Of the next agent; of the first one of this launcher.
     pub serial: u64,
     pub first: u64,
-    /// The life of each node that has joined, and that the coordinator has not been told the end of.
+    /// The life of each node that has joined, and whose end the coordinator does not know.
     pub joined: Vec<Option<Life>>,
-    /// When the last arrives that ranks of one node have written for another.
+    /// When the last data from ranks of one node arrives at another.
     pub mesh: Vec<Vec<u64>>,
-    /// When that comes which these lives have said last, before they were lost.
+    /// When the last messages of these lives, sent before their loss, arrive.
     pub late: BTreeMap<u64, u64>,
-    /// The node that each rank has been placed on.
+    /// The node of each rank's placement.
     pub placed: Vec<usize>,
-    /// Images whose files the dispatcher has been told of, so that they count; those that it has given up, or collected.
+    /// Images whose files the dispatcher knows, so that they count; those that it has given up, or collected.
     pub told: BTreeSet<(Rank, u64)>,
     pub given_up: BTreeSet<(Rank, u64)>,
-    /// Copies that it has been told of, and those that it has told to end.
-    pub copied: BTreeSet<(Rank, u64)>,
-    pub ending: BTreeSet<(Rank, u64)>,
-    /// By image: the nodes that have had its file whole, with the lives in which they had it.
+    /// Those that have come back to a node since; the dispatcher has yet to hear of it.
+    pub come_back: BTreeSet<(Rank, u64)>,
+    pub copies: Copies,
+    /// By image: the nodes that had its complete file, with their lives at that time.
     pub stored: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
-    /// The same, as far as the dispatcher has been told.
+    /// The same, as far as the dispatcher knows.
     pub known: BTreeMap<(Rank, u64), BTreeSet<(usize, u64)>>,
-    /// Nodes are left on purpose, by a randomness of their own: other runs stay as they are.
-    pub leaves: Option<Random>,
-    /// Files that cannot be read any more on this node, whoever knows it.
+    /// How many nodes may yet be left on purpose, with a randomness of their own: other runs stay as they are.
+    pub leaves: Option<(u32, Random)>,
+    /// Files that are unreadable on this node while this launcher lives, known or not.
     pub damaged: BTreeSet<(Rank, u64, usize)>,
+    pub sets: Sets,
 }
 
 impl<E> Nodes<E> {
+    /// Several, at random, on which images have parity.
+    pub fn with_parity(size: usize, random: &mut Random) -> Self {
+        let count = random.between(WITH_PARITY.0, WITH_PARITY.1) as usize;
+        let mut this = Self::of(true, count, size, random);
+        this.storage = Storage::Partners;
+        this.sets.rule = Some(Parity {
+            data: random.between(1, 4) as u32,
+            parity: random.between(1, 2) as u32,
+        });
+        this
+    }
+
     /// One node; or several with links, at random.
     pub fn new(linked: bool, size: usize, random: &mut Random) -> Self {
         let count = if linked { random.between(1, MOST) as usize } else { 1 };
+        Self::of(linked, count, size, random)
+    }
+
+    fn of(linked: bool, count: usize, size: usize, random: &mut Random) -> Self {
         let has_spare = count > 2 && random.one_in(3);
         let mut of = Vec::new();
         for node in 0..count {
@@ -231,16 +287,22 @@ impl<E> Nodes<E> {
                 Some(2) => Storage::Own,
                 Some(_) => Storage::Partners,
             },
+            replicas: 1,
+            racks: false,
+            going: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            refused: BTreeSet::new(),
             serial: 0,
             first: 0,
             told: BTreeSet::new(),
             given_up: BTreeSet::new(),
-            copied: BTreeSet::new(),
-            ending: BTreeSet::new(),
+            come_back: BTreeSet::new(),
+            copies: Copies::default(),
             stored: BTreeMap::new(),
             known: BTreeMap::new(),
             leaves: None,
             damaged: BTreeSet::new(),
+            sets: Sets::default(),
         }
     }
 
@@ -255,12 +317,14 @@ impl<E> Nodes<E> {
         self.timing.lease.as_millis() as u64
     }
 
-    /// The launcher has been lost, and all that it knew.
+    /// The launcher is lost, with all that it knew.
     pub fn begin_again(&mut self) {
         self.membership = Membership::new(self.timing);
         self.first = self.serial + 1;
         self.joined.fill(None);
-        (self.copied, self.ending) = (BTreeSet::new(), BTreeSet::new());
+        self.copies = Copies::default();
+        self.come_back.clear();
+        (self.going, self.refused) = (BTreeMap::new(), BTreeSet::new());
     }
 
     /// A new agent has joined.
@@ -293,12 +357,12 @@ impl<E> Nodes<E> {
         self.of[node].alive && self.of[node].life.serial == serial
     }
 
-    /// The coordinator takes it for that.
+    /// The coordinator counts it as present.
     pub fn counts(&self, node: usize, serial: u64) -> bool {
         self.joined[node].is_some_and(|life| life.serial == serial)
     }
 
-    /// The nodes that the dispatcher takes for being there.
+    /// The nodes that the dispatcher counts as present.
     pub fn up(&self) -> Vec<Life> {
         let lives = self.joined.iter().flatten();
         lives
@@ -313,17 +377,25 @@ impl<E> Nodes<E> {
         stored.copied().any(|(node, serial)| self.counts(node, serial))
     }
 
-    /// And it can be read there, as the dispatcher knows.
-    pub fn can_read_file(&self, rank: Rank, number: u64) -> bool {
-        let known = self.known.get(&(rank, number));
-        let is_known = |node: usize, serial: u64| known.is_some_and(|known| known.contains(&(node, serial)));
-        let mut lives = self.of.iter().map(|node| (node.life.node, node.life.serial));
-        lives.any(|(node, serial)| {
-            self.counts(node, serial) && is_known(node, serial) && self.has_file(node, rank, number)
-        })
+    pub fn rack(&self, node: usize) -> Option<String> {
+        self.racks.then(|| (node % 2).to_string())
     }
 
-    /// The dispatcher hears that the node has it.
+    /// And it can be read there, as the dispatcher knows.
+    pub fn can_read_file(&self, rank: Rank, number: u64) -> bool {
+        (0..self.of.len()).any(|node| self.can_read_on(node, rank, number))
+    }
+
+    /// The same of one node.
+    pub fn can_read_on(&self, node: usize, rank: Rank, number: u64) -> bool {
+        let serial = self.of[node].life.serial;
+        let known = self.known.get(&(rank, number));
+        self.counts(node, serial)
+            && known.is_some_and(|known| known.contains(&(node, serial)))
+            && self.has_file(node, rank, number)
+    }
+
+    /// The dispatcher learns that the node has it.
     pub fn is_known_on(&mut self, node: usize, rank: Rank, number: u64) {
         if let Some(life) = self.joined[node] {
             self.known
@@ -333,7 +405,7 @@ impl<E> Nodes<E> {
         }
     }
 
-    /// It knows that a life of the rank has begun there: from an image that is there by now.
+    /// The dispatcher knows that a life of the rank has begun there: from an image that is there now.
     pub fn begins_there(&mut self, node: usize, rank: Rank) {
         if self.storage != Storage::Partners {
             return;
@@ -353,7 +425,7 @@ impl<E> Nodes<E> {
             .for_each(|number| self.is_known_on(node, rank, number));
     }
 
-    /// A life on the node has begun from it, wherever it was read.
+    /// A life on the node has begun from it, wherever it read it.
     pub fn has_read(&mut self, node: usize, rank: Rank, number: u64) {
         let serial = self.of[node].life.serial;
         if self.storage == Storage::Partners {
@@ -366,6 +438,21 @@ impl<E> Nodes<E> {
         let this = &self.of[node];
         let stored = self.stored.get(&(rank, number));
         let is_stored = stored.is_some_and(|stored| stored.contains(&(node, this.life.serial)));
-        this.alive && is_stored && !self.damaged.contains(&(rank, number, node))
+        this.alive && is_stored && !self.is_damaged(rank, number, node)
+    }
+
+    /// Where a file lies that this node reads.
+    pub fn disk_of(&self, node: usize) -> usize {
+        if self.storage == Storage::Shared { 0 } else { node }
+    }
+
+    /// The file cannot be read there.
+    pub fn is_damaged(&self, rank: Rank, number: u64, node: usize) -> bool {
+        self.damaged.contains(&(rank, number, self.disk_of(node)))
+    }
+
+    /// A new launcher knows of these images.
+    pub fn go_on_from(&mut self, images: BTreeSet<(Rank, u64)>) {
+        (self.told, self.given_up) = (images, BTreeSet::new());
     }
 }

@@ -1,4 +1,4 @@
-//! A rank's process: its memory, which is what a copy keeps, the steps of its program, and its part in a wave.
+//! A rank's process: its memory, which a copy keeps, the steps of its program, and its part in a wave.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::program::{Action, Message, Program};
 /// Most deliveries of one completion-queue read.
 const READ_ENTRIES: u64 = 8;
 
-/// What a message is for.
+/// The purpose of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Program,
@@ -41,13 +41,13 @@ pub(super) struct Piece {
 pub(super) struct Waiting {
     pub to: Rank,
     pub next: Piece,
-    /// It has been deferred, and what becomes of it is settled: its send is over, and it has been copied.
+    /// It was deferred, and its send is complete because it was copied.
     pub settled: bool,
     pub is_over: bool,
     pub is_copied: bool,
 }
 
-/// What is in the process and nowhere else.
+/// The data that is in the process and nowhere else.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     pub program: Program,
@@ -56,9 +56,9 @@ pub(super) struct Memory {
     taken: Vec<u64>,
     cut: Cut,
     pub waiting: VecDeque<Waiting>,
-    /// Room for those of them that are deferred and have been copied.
+    /// Room for deferred messages that were copied.
     pub buffer: Buffer,
-    /// Per source, the message that has come in part.
+    /// Per source, the partly received message.
     filling: Vec<Option<u64>>,
     /// The question that the program waits for.
     question: Option<u64>,
@@ -88,7 +88,7 @@ pub(super) enum Phase {
     Running,
     /// It stands still for a wave.
     Standing(u64),
-    /// It has woken up from a copy.
+    /// It has been woken from a copy.
     Waking,
     /// It is as it was at the wave, and waits for the others.
     Ready,
@@ -109,22 +109,22 @@ pub(super) struct Process {
     pub phase: Phase,
     pub memory: Memory,
     pub inbox: VecDeque<ToRank>,
-    /// What it has said while the agent did not know its number: it is read later.
+    /// Its messages from before the agent knew its number: read later.
     pub unread: Vec<ToAgent>,
     /// It has a process group of its own.
     pub grouped: bool,
     /// Its socket is closed: it ends when it waits for the others.
     pub given_up: bool,
-    /// It has made a copy that the agent has not been told of.
+    /// It has made a copy that the agent does not know yet.
     pub telling: bool,
     /// When the last datagrams arrive, in both directions.
     pub last_told: u64,
     pub last_heard: u64,
     /// When its next step is; 0: whenever it comes.
     pub due: u64,
-    /// Whose turn it was when it looked last, which may be in the beginning of a long call.
+    /// The turn at its last look, perhaps in the beginning of a long call.
     pub seen: Turn,
-    /// When it was asked for something in a wave, and has not answered.
+    /// When it was asked in a wave, without an answer so far.
     pub asked_at: Option<u64>,
 }
 
@@ -201,7 +201,7 @@ impl World {
             return self.ask(process);
         }
         if self.random.one_in(6) {
-            // What a program sees of clocks and the like.
+            // A value from a clock or the like, for the program.
             let time = self.random.draw();
             self.processes[process].memory.program.surprise(time);
         }
@@ -240,7 +240,7 @@ impl World {
         self.put(process, to as Rank, Kind::Question(question), 0, content)
     }
 
-    /// Sends a message, or as much of it as there is room for.
+    /// Sends a message, as far as there is room.
     fn put(&mut self, process: usize, to: Rank, kind: Kind, tag: u32, content: u64) -> Result<(), Violation> {
         self.transit.messages += 1;
         let (id, of) = (self.transit.messages, self.random.between(1, self.transit.longest));
@@ -266,7 +266,7 @@ impl World {
         self.progress(process)
     }
 
-    /// Goes on with messages that had found no room or have been deferred.
+    /// Continues messages that had no room or were deferred.
     pub(super) fn progress(&mut self, process: usize) -> Result<(), Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
@@ -318,7 +318,7 @@ impl World {
         Ok(())
     }
 
-    /// One read: some of what is there. Answers how many messages have come whole.
+    /// One read: takes some of the available messages. Returns how many arrived completely.
     fn take_some(&mut self, process: usize) -> Result<u64, Violation> {
         let mut whole = 0;
         let first = self.random.below(self.size as u64) as usize;
@@ -338,7 +338,7 @@ impl World {
         any && !channel.is_empty(self.now) || channel.may_deliver(&this.memory.cut, self.words(process).waves, self.now)
     }
 
-    /// Takes one piece, which is there no more. True: a message for the program is whole.
+    /// Takes one piece out of its channel. True: a message for the program is whole.
     fn take_piece(&mut self, process: usize, source: usize) -> Result<bool, Violation> {
         let rank = self.processes[process].rank;
         let generation = self.processes[process].generation;
@@ -383,7 +383,7 @@ impl World {
         Ok(false)
     }
 
-    /// Stops if the agent has asked for that. What it says before it is late news of an earlier wave.
+    /// Stops if the agent has asked for that. Earlier messages of the agent concern an earlier wave.
     pub(super) fn stand_still(&mut self, process: usize) -> Result<bool, Violation> {
         if self.processes[process].telling {
             return Ok(false);
@@ -440,7 +440,7 @@ impl World {
         }
     }
 
-    /// Reads what the agent has said, while it waits for that.
+    /// Reads the agent's messages, while it waits for them.
     pub(super) fn hear(&mut self, process: usize) -> Result<(), Violation> {
         loop {
             let this = &mut self.processes[process];
@@ -477,7 +477,7 @@ impl World {
         self.step_again(process);
     }
 
-    /// Takes everything that the channels to this rank hold; answers how many pieces.
+    /// Takes everything in the channels to this rank; returns how many pieces.
     fn drain(&mut self, process: usize) -> Result<u64, Violation> {
         let rank = self.processes[process].rank as usize;
         let mut moved = 0;
@@ -580,8 +580,8 @@ impl World {
         self.schedule(rewound, Event::Rewind(process));
     }
 
-    /// Makes the rank's part of the node memory what it was at the wave: where waves stop all, its channels were empty then.
-    /// Otherwise the agent has put into them what was in transit.
+    /// Restores the rank's part of the node memory to the wave: where waves stop all, its channels were empty then.
+    /// Otherwise the agent has put the transit into them.
     pub(super) fn rewind(&mut self, process: usize) -> Result<(), Violation> {
         let this = &mut self.processes[process];
         if !this.alive {

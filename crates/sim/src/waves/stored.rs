@@ -1,7 +1,8 @@
-//! Files of images and of what was in transit, which may be damaged, missing, or never be written; and the loss of the launcher, after
-//! which the job goes on from what is stored.
+//! Files of images and of transit, which may be damaged, missing, or never written; and the loss of the launcher, after
+//! which the job goes on from stored files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use resurgo_protocol::coordinator::{Former, Place};
 use resurgo_protocol::{Coordinator, Fact, Rank};
@@ -15,13 +16,13 @@ use crate::mutation::Mutation;
 /// By image: the nodes that have its file.
 type Disks = BTreeMap<(Rank, u64), BTreeSet<usize>>;
 
-/// Each rank's image of the wave is somewhere.
+/// Each rank's image of the wave is on some node.
 fn is_whole(disks: &Disks, wave: u64) -> bool {
     let mut of_wave = disks.iter().filter(|((_, of), _)| *of == wave);
     of_wave.all(|(_, nodes)| !nodes.is_empty())
 }
 
-/// Where the rank's files can be read, as a resumed job is told.
+/// Where the rank's files can be read, as a resumed job learns it.
 fn places_of(disks: &Disks, rank: Rank, waves: &[u64]) -> BTreeMap<u64, BTreeSet<Place>> {
     let of_wave = |wave: &u64| {
         let nodes = disks.get(&(rank, *wave))?.iter();
@@ -35,9 +36,14 @@ impl World {
     pub(super) fn whole_in_files(&self) -> Vec<u64> {
         let files = &self.agent.files;
         let waves = files.keys().filter(|(rank, _)| *rank == 0).map(|(_, wave)| *wave);
-        // The dispatcher records what it has been told of.
-        let has =
-            |image: &(Rank, u64)| files.contains_key(image) && (!self.nodes.linked || self.nodes.told.contains(image));
+        // The dispatcher records what it knows.
+        let nodes = &self.nodes;
+        let has = |image: &(Rank, u64)| {
+            files.contains_key(image)
+                && !nodes.given_up.contains(image)
+                && (!nodes.linked || nodes.told.contains(image))
+                && (nodes.storage != Storage::Shared || !nodes.is_damaged(image.0, image.1, 0))
+        };
         let all_have = |wave: &u64| (0..self.size as Rank).all(|rank| has(&(rank, *wave)));
         waves
             .filter(|wave| all_have(wave) && (!self.non_blocking || self.agent.has_transit_file(*wave)))
@@ -49,23 +55,31 @@ impl World {
         let agent = &self.agent;
         let nodes = &self.nodes;
         let has_file = |image: (Rank, u64)| {
+            let can_be_read = match nodes.storage {
+                Storage::Shared => !nodes.is_damaged(image.0, image.1, 0),
+                _ => nodes.can_read_file(image.0, image.1) || self.can_be_rebuilt(image, |_| true),
+            };
             agent.files.contains_key(&image)
+                && !nodes.given_up.contains(&image)
                 && (!nodes.linked || nodes.told.contains(&image))
-                && (nodes.storage == Storage::Shared || nodes.can_read_file(image.0, image.1))
+                && can_be_read
         };
         let has = |rank: Rank, wave: u64| {
             let copy = agent.copies.get(&(rank, wave)).map(|copy| &self.snapshots[*copy]);
-            let is_there = |copy: &Snapshot| copy.alive && (!nodes.linked || nodes.counts(copy.node, copy.serial));
+            let counts =
+                |copy: &Snapshot| nodes.counts(copy.node, copy.serial) && !nodes.copies.ending.contains(&(rank, wave));
+            let is_there = |copy: &Snapshot| copy.alive && (!nodes.linked || counts(copy));
             copy.is_some_and(is_there) || has_file((rank, wave))
         };
         let known =
             |wave: u64| !self.non_blocking || self.transit.state.contains_key(&wave) || agent.has_transit_file(wave);
         let waves = self.checkers.waves().iter().copied();
-        let usable = waves.filter(|wave| (0..self.size as Rank).all(|rank| has(rank, *wave)) && known(*wave));
+        let on_nodes = |wave: u64| (0..self.size as Rank).all(|rank| has(rank, wave)) && known(wave);
+        let usable = waves.filter(|wave| on_nodes(*wave) || self.places.has(*wave));
         usable.max().unwrap_or(0)
     }
 
-    /// Whether something of this wave may turn out to be damaged: there must be another way to go on.
+    /// Whether a file of this wave may be damaged: there must be another way to go on.
     pub(super) fn may_be_damaged(&self, wave: u64) -> bool {
         let is_shared = self.nodes.storage == Storage::Shared;
         !self.agent.is_resumed || is_shared && self.whole_in_files().iter().any(|other| *other < wave)
@@ -73,8 +87,9 @@ impl World {
 
     pub(super) fn read_transit(&mut self, number: u64) -> Result<(), Violation> {
         let damaged = self.random.one_in(4) && self.may_be_damaged(number);
-        let state = self.agent.take_transit_file(number, damaged);
-        match state.filter(|_| !damaged) {
+        let state = self.agent.read_transit_file(number, damaged).filter(|_| !damaged);
+        let state = state.or_else(|| self.transit_from_place(number));
+        match state {
             Some(state) => {
                 self.transit.state.insert(number, state);
                 self.coordinate(Fact::TransitKnown { number })
@@ -84,6 +99,7 @@ impl World {
             None => {
                 self.note(|| format!("what was in transit in wave {number} cannot be read"));
                 self.report.fallbacks += 1;
+                self.is_bad_in_places(number);
                 let reason = "it is damaged".to_string();
                 self.coordinate(Fact::TransitLost { number, reason })
             }
@@ -103,17 +119,24 @@ impl World {
         }
     }
 
-    /// What is on the disks of nodes when everything ends at once, of the waves that are written down; none where all see the same.
-    /// Some nodes never come back, but not those without which there would be no wave.
-    fn on_disks(&mut self, recorded: &[u64]) -> Disks {
+    /// The disks' contents of recorded waves when everything ends at once; none where all see the same. The disks of some
+    /// lost nodes are back. Other nodes never come back, but not those without which there would be no wave.
+    fn on_disks(&mut self, recorded: &[u64]) -> (Disks, BTreeSet<usize>) {
         let nodes = &self.nodes;
-        let mut disks = Disks::default();
+        let (mut disks, mut lost) = (Disks::default(), BTreeSet::new());
         if nodes.storage == Storage::Shared {
-            return disks;
+            return (disks, lost);
         }
+        let (random, all) = (&mut self.random, 0..self.nodes.of.len());
+        let come_back: Vec<usize> = all.clone().filter(|_| random.one_in(3)).collect();
         let there = |rank: Rank, wave: u64| -> BTreeSet<usize> {
-            let all = 0..nodes.of.len();
-            all.filter(|node| nodes.has_file(*node, rank, wave)).collect()
+            // As it was in any life of the node.
+            let was_there = |node: &usize| {
+                let mut stored = nodes.stored.get(&(rank, wave)).into_iter().flatten();
+                come_back.contains(node) && stored.any(|(of, _)| of == node)
+            };
+            let has = |node: &usize| nodes.has_file(*node, rank, wave) || was_there(node);
+            all.clone().filter(has).collect()
         };
         for wave in recorded {
             disks.extend((0..self.size as Rank).map(|rank| ((rank, *wave), there(rank, *wave))));
@@ -123,33 +146,114 @@ impl World {
             for nodes in fewer.values_mut() {
                 nodes.remove(&node);
             }
-            if self.random.one_in(3) && recorded.iter().any(|wave| is_whole(&fewer, *wave)) {
+            let stays = |other: usize| other != node && !lost.contains(&other);
+            if self.random.one_in(3) && recorded.iter().any(|wave| self.is_whole(&fewer, *wave, stays)) {
                 self.note(|| format!("the disk of node {node} is lost"));
                 disks = fewer;
+                lost.insert(node);
             }
         }
-        disks
+        (disks, lost)
+    }
+
+    /// Each rank's image of the wave is on some node, or can be made anew from what is on those that stay.
+    fn is_whole(&self, disks: &Disks, wave: u64, stays: impl Fn(usize) -> bool) -> bool {
+        match self.nodes.sets.rule {
+            None => is_whole(disks, wave),
+            Some(_) => self.is_whole_with_pieces(disks, wave, stays),
+        }
+    }
+
+    /// The waves that a new launcher may begin from: those of the record, whatever wave the job has returned to since.
+    fn resumable(&self) -> Vec<u64> {
+        let nodes = &self.nodes;
+        let can_be_read = |rank: Rank, wave: u64| match nodes.storage {
+            Storage::Shared => !nodes.is_damaged(rank, wave, 0),
+            // That is found out where it lies.
+            _ => true,
+        };
+        let has = |rank: Rank, wave: u64| self.agent.files.contains_key(&(rank, wave)) && can_be_read(rank, wave);
+        let recorded = self.agent.record.iter().copied();
+        recorded
+            .filter(|wave| (0..self.size as Rank).all(|rank| has(rank, *wave)))
+            .filter(|wave| !self.non_blocking || self.agent.has_transit_file(*wave))
+            .collect()
+    }
+
+    /// These waves are what the job can be resumed from: their files stay, and those that were kept for others go.
+    pub(super) fn write_down(&mut self, waves: RangeInclusive<u64>) {
+        let is_older = self.agent.record.last().is_some_and(|newest| waves.end() < newest);
+        if is_older && self.is(Mutation::KeepRecordOfLeftWave) {
+            return;
+        }
+        let nodes = &self.nodes;
+        // Agents tell of the files that they are to keep, and have.
+        let has = |rank: Rank, wave: u64| {
+            let is_there = nodes.storage == Storage::Shared
+                || nodes.can_read_file(rank, wave)
+                || self.can_be_rebuilt((rank, wave), |_| true);
+            is_there && !nodes.given_up.contains(&(rank, wave))
+        };
+        let is_kept = |wave: &u64| (0..self.size as Rank).all(|rank| has(rank, *wave));
+        self.agent.record = waves.filter(is_kept).collect();
+        let record = self.agent.record.clone();
+        self.note(|| format!("what is written down is {record:?}"));
+        let (agent, nodes) = (&self.agent, &self.nodes);
+        let is_needed = |image: &(Rank, u64)| !nodes.given_up.contains(image) || nodes.come_back.contains(image);
+        let goes = |image: &(Rank, u64)| !is_needed(image) && !agent.is_recorded(image.1);
+        let gone: Vec<(Rank, u64)> = agent.files.keys().copied().filter(goes).collect();
+        for image in gone {
+            match self.nodes.storage {
+                Storage::Shared => drop(self.agent.files.remove(&image)),
+                _ => drop(self.nodes.stored.remove(&image)),
+            }
+        }
+        self.drop_unrecorded();
+    }
+
+    /// What could not be read is gone, or can be read again by the next launcher.
+    fn end_damage(&mut self) {
+        for (rank, number, node) in std::mem::take(&mut self.nodes.damaged) {
+            if self.random.one_in(2) {
+                continue;
+            }
+            match (self.nodes.storage, self.nodes.stored.get_mut(&(rank, number))) {
+                (Storage::Shared, _) => drop(self.agent.files.remove(&(rank, number))),
+                (_, Some(stored)) => stored.retain(|(of, _)| *of != node),
+                (_, None) => {}
+            }
+        }
+        let random = &mut self.random;
+        self.agent.end_transit_damage(|| random.one_in(2));
     }
 
     /// Everything can be lost at once: there is a wave to go on from.
     pub(super) fn may_resume(&self) -> bool {
-        let recorded = self.whole_in_files();
-        let is_there = |rank: Rank, wave: u64| {
-            let mut nodes = 0..self.nodes.of.len();
-            self.nodes.storage == Storage::Shared || nodes.any(|node| self.nodes.has_file(node, rank, wave))
+        let recorded = self.resumable();
+        let ranks = || 0..self.size as Rank;
+        let there = |rank: Rank, wave: u64| {
+            let nodes = 0..self.nodes.of.len();
+            nodes
+                .filter(|node| self.nodes.has_file(*node, rank, wave))
+                .collect::<BTreeSet<_>>()
         };
-        recorded
-            .iter()
-            .any(|wave| (0..self.size as Rank).all(|rank| is_there(rank, *wave)))
+        let is_there = |wave: u64| {
+            let disks = ranks().map(|rank| ((rank, wave), there(rank, wave))).collect();
+            self.nodes.storage == Storage::Shared || self.is_whole(&disks, wave, |_| true)
+        };
+        recorded.into_iter().any(is_there)
     }
 
     /// The launcher is lost, with all processes and copies. The job goes on from its files, on nodes that have other ranks than before, or
     /// is started anew if there are none.
     pub(super) fn lose_launcher(&mut self) -> Result<(), Violation> {
-        let mut recorded = self.whole_in_files();
-        let disks = self.on_disks(&recorded);
+        self.end_damage();
+        let mut recorded = self.resumable();
+        let (mut disks, lost) = self.on_disks(&recorded);
         if self.nodes.storage != Storage::Shared {
-            recorded.retain(|wave| is_whole(&disks, *wave));
+            recorded.retain(|wave| self.is_whole(&disks, *wave, |node| !lost.contains(&node)));
+            // Agents remove what the job does not go on from.
+            disks.retain(|(_, wave), _| recorded.contains(wave));
         }
         self.note(|| format!("the launcher is lost; in files are {recorded:?}"));
         self.report.crashes += 1;
@@ -161,6 +265,7 @@ impl World {
         self.all_words().for_each(|words| words.turn.group = 0);
         self.checkers.end_groups();
         self.checkers.nobody_writes();
+        let sets = self.sets_again(&recorded, |node| !lost.contains(&node));
         let first = (self.processes.len(), self.snapshots.len());
         let anew = recorded.is_empty() || self.is(Mutation::BeginResumedAnew);
         let mut agent = Agent::again(&self.agent, self.size, &recorded, first);
@@ -169,18 +274,29 @@ impl World {
             let former = Former {
                 asked: if self.is(Mutation::NumbersAgain) { 0 } else { newest },
                 begun: false,
-                files: recorded.clone(),
                 ..Former::default()
             };
-            let formers = (0..self.size as Rank).map(|rank| Former {
-                places: places_of(&disks, rank, &recorded),
-                ..former.clone()
+            let is_shared = self.nodes.storage == Storage::Shared;
+            let formers = (0..self.size as Rank).map(|rank| {
+                let places = places_of(&disks, rank, &recorded);
+                let is_there = |wave: &&u64| is_shared || places.get(wave).is_some_and(|nodes| !nodes.is_empty());
+                Former {
+                    files: recorded.iter().filter(is_there).copied().collect(),
+                    places,
+                    ..former.clone()
+                }
             });
-            agent.coordinator = Coordinator::resume(agent.plan().clone(), formers.collect(), recorded.clone());
+            let coordinator = Coordinator::resume(agent.plan().clone(), formers.collect(), recorded.clone());
+            agent.coordinator = coordinator.with_sets(sets.clone());
             agent.is_resumed = true;
         }
+        if anew {
+            agent.record.clear();
+        }
         self.agent = agent;
+        self.nodes.go_on_from(self.agent.files.keys().copied().collect());
         self.nodes.begin_again();
+        self.places.begin_again();
         self.nodes
             .of
             .iter_mut()
@@ -192,16 +308,27 @@ impl World {
             }
         }
         self.open_links()?;
-        // What is on a disk is there for the node's next life.
-        for ((rank, wave), nodes) in disks {
-            let lives = nodes.into_iter().map(|node| (node, self.nodes.of[node].life.serial));
-            self.nodes.stored.entry((rank, wave)).or_default().extend(lives);
-        }
+        self.files_again(disks);
         if anew {
             self.agent.usable_is(recorded.last().copied().unwrap_or(0));
             self.reset()?;
             return self.coordinate(Fact::Launched);
         }
+        self.pieces_again(&sets);
         self.coordinate(Fact::GoOn { together: false })
+    }
+
+    /// A disk's contents are there for the node's next life.
+    fn files_again(&mut self, disks: Disks) {
+        for ((rank, wave), nodes) in disks {
+            let lives = nodes.into_iter().map(|node| (node, self.nodes.of[node].life.serial));
+            let lives: Vec<_> = lives.collect();
+            self.nodes
+                .known
+                .entry((rank, wave))
+                .or_default()
+                .extend(lives.iter().copied());
+            self.nodes.stored.entry((rank, wave)).or_default().extend(lives);
+        }
     }
 }

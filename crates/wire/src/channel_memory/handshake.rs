@@ -1,5 +1,5 @@
-//! The [handshake](crate::handshake) in this connection's frames. What a rank claims is its deliveries in the image that the life begins
-//! from; 0 where its messages are in another memory.
+//! The [handshake](crate::handshake) in this connection's frames. A rank claims how many deliveries are in the image
+//! that its life begins from; 0 where its messages are in another memory.
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::channel_memory::Admission;
@@ -7,7 +7,7 @@ use resurgo_protocol::channel_memory::Admission;
 use super::{Error, Frame, Output};
 use crate::handshake::{self, Bytes32, Heard, Hello, Server, Word};
 
-/// Who connects.
+/// The rank that connects.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     pub rank: Rank,
@@ -22,7 +22,7 @@ pub struct Identity {
     pub nonce: Bytes32,
 }
 
-/// Who has proved to belong to the job.
+/// A rank that has proved that it belongs to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     pub rank: Rank,
@@ -54,7 +54,7 @@ impl Greeting {
         }
     }
 
-    /// Answers what the channel memory says; the welcome when that has come.
+    /// Answers the channel memory; returns the welcome when it has come.
     pub fn hear(&self, frame: Frame, output: &mut Output) -> Result<Option<Admission>, Error> {
         match frame {
             Frame::Handshake(word) => {
@@ -77,7 +77,7 @@ impl Doorkeeper {
         Self(handshake::Doorkeeper::new(Server::ChannelMemory, size, 0, key, nonce))
     }
 
-    /// Answers what a stranger says; who it is when it has proved itself.
+    /// Answers a stranger; returns the stranger's identity once that is proved.
     pub fn hear(&mut self, frame: Frame, output: &mut Output) -> Result<Option<Life>, Error> {
         let word = match frame {
             Frame::Handshake(word) => word,
@@ -98,7 +98,7 @@ impl Doorkeeper {
 }
 
 impl Frame<'_> {
-    /// The connection ends after this.
+    /// A refusal; the connection ends after it.
     pub fn refused(reason: String) -> Self {
         Frame::Handshake(Word::Refused { reason })
     }

@@ -91,7 +91,7 @@ fn every_damaged_length_is_an_error_or_not_whole() {
         for cut in 0..bytes.len() {
             assert_eq!(Frame::decode(&bytes[..cut]).unwrap(), None);
         }
-        // A frame that is shorter than its fields.
+        // A frame shorter than its fields.
         if let Some(shorter) = (bytes.len() - 4)
             .checked_sub(2)
             .filter(|_| !matches!(frame, Frame::Handshake(Word::Refused { .. })))

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! u32   bytes that follow, little-endian
-//! u8    kind: 0 JSON, 1 output of a rank, 2 standard input for rank 0, 3 lines of PMI from or to a rank, 4 what was in transit
+//! u8    kind: 0 JSON, 1 output of a rank, 2 standard input for rank 0, 3 lines of PMI from or to a rank,
+//!       4 messages in transit
 //! …     kind 0: the message
 //!       kind 1: u32 rank, u64 life, u8 stream and 2 if it is counted as repeated, bytes
 //!       kind 2: u64 life, bytes
@@ -10,11 +11,11 @@
 //!       kind 4: u64 number of the wave, u8 1 for the last piece, bytes
 //! ```
 //!
-//! Bytes of the program's own streams are kept out of the JSON: they are the bulk.
+//! The program's own streams are outside of the JSON, as they are most of the bytes.
 
 use serde::{Deserialize, Serialize};
 
-/// Longest frame accepted between processes of one job, in bytes.
+/// The longest frame accepted between processes of one job, in bytes.
 pub const MAX_FRAME: usize = 64 << 20;
 
 /// Why a connection's bytes are no frames.
@@ -37,12 +38,12 @@ impl std::error::Error for FrameError {}
 
 /// A message that can be put into a frame and taken out of one.
 pub trait Message: Sized {
-    /// Longest frame of this kind that is accepted, in bytes.
+    /// The longest frame of this kind that is accepted, in bytes.
     const LONGEST: usize = MAX_FRAME;
 
     /// Appends the frame of `self` to `out`.
     fn encode(&self, out: &mut Vec<u8>);
-    /// Reads what follows the length.
+    /// Reads the bytes behind the length.
     fn decode(frame: &[u8]) -> Result<Self, FrameError>;
 }
 
@@ -58,7 +59,8 @@ pub fn frame(out: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
 pub fn json<T: Serialize>(out: &mut Vec<u8>, message: &T) {
     let text = match serde_json::to_vec(message) {
         Ok(text) => text,
-        // Strings, numbers and paths given by this process; paths are kept as OsString or were UTF-8 on the command line.
+        // Strings, numbers and paths given by this process; paths are kept as OsString or were UTF-8 on the command
+        // line.
         Err(error) => unreachable!("a message of this process has no JSON: {error}"),
     };
     frame(out, 0, &[&text]);
@@ -98,7 +100,7 @@ impl FrameBuffer {
     }
 }
 
-/// The message at the beginning of these bytes, if it is complete, and how many of them it takes.
+/// The message at the beginning of these bytes, if it is complete, and its length.
 pub fn first_message<M: Message>(bytes: &[u8]) -> Result<Option<(M, usize)>, FrameError> {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);

@@ -6,22 +6,23 @@
 //!                                                             ← Welcome
 //! ```
 //!
-//! The node then has an [`Invitation`], with which it starts an agent. The job's key in it is masked: who only listens learns nothing.
+//! The node then has an [`Invitation`], with which it starts an agent. The job's key in it is masked: a listener learns
+//! nothing.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FrameError, Invitation, Message, from_json, json};
 use crate::handshake::{Greeting, Hello, Server};
 
-/// Longest of these messages, in bytes.
+/// The longest of these messages, in bytes.
 const LONGEST: usize = 1 << 20;
-/// Shortest token, in characters.
+/// The shortest token, in characters.
 pub const SHORTEST_TOKEN: usize = 16;
 
-/// What a node says that would join.
+/// What a joining node says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joining {
-    /// Of resurgo.
+    /// Version of resurgo.
     pub version: String,
     /// What the node calls itself.
     pub host: String,
@@ -31,7 +32,7 @@ pub struct Joining {
     pub salt: [u8; 32],
 }
 
-/// What it is told.
+/// The dispatcher's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Welcome {
     /// `salt`: random. The key is masked by both salts.
@@ -39,11 +40,11 @@ pub enum Welcome {
         invitation: Box<Invitation>,
         salt: [u8; 32],
     },
-    /// The job takes no node: why.
+    /// The job takes no node; the reason.
     Refused { reason: String },
 }
 
-/// The key that both sides prove who have the token.
+/// The key that both sides prove to have, from the token.
 pub fn key_of(token: &str) -> [u8; 32] {
     blake3::derive_key(
         "resurgo 2026-11 token of a job that nodes join",
@@ -51,7 +52,7 @@ pub fn key_of(token: &str) -> [u8; 32] {
     )
 }
 
-/// How a node greets which has the token. `nonce`: random.
+/// The greeting of a node that has the token. `nonce`: random.
 pub fn greeting(token: &str, nonce: [u8; 32]) -> Greeting {
     let hello = Hello {
         rank: 0,
@@ -62,7 +63,7 @@ pub fn greeting(token: &str, nonce: [u8; 32]) -> Greeting {
     Greeting::new(Server::Join, key_of(token), hello)
 }
 
-/// Masks the job's key, or takes the mask off. `theirs`: the salt of who joins; `ours`: the dispatcher's.
+/// Masks the job's key, or takes the mask off. `theirs`: the joining side's salt; `ours`: the dispatcher's.
 pub fn mask(key: [u8; 32], token_key: &[u8; 32], theirs: &[u8; 32], ours: &[u8; 32]) -> [u8; 32] {
     let mut salted = b"resurgo join: the job's key    ".to_vec();
     salted.extend_from_slice(theirs);

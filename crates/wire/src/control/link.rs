@@ -1,12 +1,22 @@
-//! How an agent on another node finds the dispatcher, and what both tell of themselves before there is a job.
+//! How an agent on another node finds the dispatcher, and what both say about themselves before there is a job.
 //!
 //! ```text
 //! launcher (fork, ssh, srun)  ── Invitation, one line of JSON on standard input ──►  agent
 //! agent                       ── TCP, the handshake of the job's key, Arrival ────►  dispatcher
 //! ```
 //!
-//! Standard input stays open: its end is the end of the agent. A command line and an environment can be read by others, so
-//! the key is in neither.
+//! Standard input stays open: its end ends the agent. Other users can read a command line and an environment, so
+//! neither contains the key.
+//!
+//! With many hosts a *helper* on one of them starts the agents of a few others, too:
+//!
+//! ```text
+//! dispatcher ── ssh, Errand ──► helper ── ssh, Invitation ──► other nodes
+//!            ◄─ lines of Told ─        ◄─ the same standard output
+//! ```
+//!
+//! These agents do not look at standard input once they have the invitation: losing the helper's node must not end
+//! theirs. Their lease ends them.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -17,70 +27,184 @@ use super::{FrameError, Message, frames};
 use crate::frame::Reader;
 use crate::handshake::{NAMES, Word};
 
-/// The hidden verb of an agent, and the word after it of one that is invited; of what starts that on another machine.
+/// The hidden verb of an agent; the word behind it for an invited agent; that for its starter on another machine; and
+/// that for a helper.
 pub const AGENT: &str = "agent";
 pub const INVITED: &str = "invited";
 pub const KEPT: &str = "kept";
+pub const HELPER: &str = "helper";
+/// That for a checkpoint server which a job has started.
+pub const STORE_SERVER: &str = "store-server";
 
-/// Longest invitation, in bytes.
+/// The longest invitation, in bytes.
 pub const LONGEST_INVITATION: u64 = 1 << 20;
 
-/// How an agent hears that its machine is about to be taken away.
+/// How an agent hears that its machine will be taken away.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preemption {
     /// By this signal.
     pub signal: Option<i32>,
-    /// When there is such a file.
+    /// When this file exists.
     pub file: Option<OsString>,
+    /// A page that says so: see `page.rs` of the runtime.
+    #[serde(default)]
+    pub url: Option<String>,
 }
 
-/// What an agent is told by whoever starts it.
+/// What an agent learns from its starter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
-    /// Of resurgo.
+    /// Version of resurgo.
     pub version: String,
     pub key: [u8; 32],
-    /// Number of the node, from 0, of so many.
+    /// The node's number, from 0, and how many nodes there are.
     pub node: u32,
     pub nodes: u32,
-    /// Where the dispatcher listens; the first that answers is taken.
+    /// The dispatcher's addresses; the agent takes the first that answers.
     pub addresses: Vec<IpAddr>,
     pub port: u16,
-    /// As the dispatcher's, so that files that ranks make are alike on all nodes.
+    /// The dispatcher's umask, so that files made by ranks are alike on all nodes.
     pub umask: u32,
-    /// How long the agent goes on without an answer of the dispatcher.
+    /// How long the agent goes on without an answer from the dispatcher.
     pub lease_ms: u64,
-    /// What nodes say to one another is encrypted.
+    /// Whether nodes encrypt what they say to one another.
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes.
     pub files: Vec<OsString>,
-    /// How the node hears that it is about to be taken away.
+    /// How the node hears that it will be taken away.
     #[serde(default)]
     pub preemption: Preemption,
-    /// The interface, by its name or a network, whose addresses others are told.
+    /// The interface, by its name or a network, whose addresses the agent announces.
     pub interface: Option<String>,
-    /// Where image files are written, if they are on disks.
+    /// The directory of image files, if they are on disks.
     #[serde(default)]
     pub directory: Option<JobDirectory>,
+    /// What the node is to run for the ranks of all nodes.
+    #[serde(default)]
+    pub serve: Option<Serve>,
+    /// The end of standard input ends the agent.
+    pub has_life_line: bool,
 }
 
-/// The job's own directory, under one path on all nodes. Each agent makes it unless it is there.
+/// What a helper is told, on its standard input: the agents to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Errand {
+    /// Of the helper's own node. The others get the same, with their numbers.
+    pub invitation: Invitation,
+    /// Numbers and names.
+    pub others: Vec<(u32, String)>,
+    /// The command to use instead of ssh.
+    pub launcher_file: Option<OsString>,
+}
+
+/// What a helper, and the starters of its agents, say: a line of JSON each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Told {
+    /// The helper runs.
+    Here,
+    /// The launcher of this node's agent has ended, and the agent may run nevertheless.
+    LauncherEnded { node: u32 },
+    /// This node's agent has ended, and so has all that it had started.
+    Ended { node: u32 },
+}
+
+impl Told {
+    /// The line, with its end.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// What a checkpoint server of the job is told, on its standard input, whose end ends it. If anything comes before the
+/// end, the server also removes its directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreErrand {
+    /// Version of resurgo.
+    pub version: String,
+    /// The directory of its objects is `name` in `within`, which is made if need be.
+    pub within: OsString,
+    pub name: String,
+    /// Whether `within` goes, too, when it is empty.
+    pub is_usual: bool,
+    /// Only processes of its own machine reach it.
+    pub is_here: bool,
+    pub port: u16,
+    /// Its clients prove this key.
+    pub key: [u8; 32],
+}
+
+/// What it says, a line of JSON each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreTold {
+    Serves {
+        pid: u32,
+    },
+    Failed {
+        reason: String,
+    },
+    /// It is still there.
+    Beat,
+    /// Its directory is gone, or why not.
+    Removed(Result<(), String>),
+}
+
+impl StoreTold {
+    /// The line, with its end.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn line(&self) -> serde_json::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+}
+
+/// Servers that a node runs, each a process of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serve {
+    /// The hidden verb with which resurgo becomes one.
+    pub verb: String,
+    pub count: u32,
+    /// What each is told.
+    pub settings: serde_json::Value,
+    /// The directory of the nameless file that each has, if they have.
+    pub file_in: Option<OsString>,
+}
+
+/// The job's own directory, under one path on all nodes. An agent makes it if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDirectory {
     pub path: OsString,
-    /// By which the job knows what it has written.
+    /// The key by which the job recognises what it has written.
     pub key: [u8; 32],
-    /// Name of a file in the dispatcher's: an agent that finds it sees the same directory.
+    /// Name of a file in the dispatcher's directory: an agent that finds it sees the same directory.
     pub sign: String,
+}
+
+/// A piece of parity in a job's directory: its set, and the ranks of that, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    pub number: u64,
+    pub set: u64,
+    pub index: u32,
+    pub members: Vec<u32>,
 }
 
 /// What an agent finds in the job's directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sight {
-    /// It is the dispatcher's.
+    /// It is the dispatcher's directory.
     pub is_shared: bool,
     /// Names of image files.
     pub images: Vec<String>,
+    #[serde(default)]
+    pub pieces: Vec<Piece>,
 }
 
 /// The first message of an agent that was invited.
@@ -88,32 +212,35 @@ pub struct Sight {
 pub struct Arrival {
     /// What the node calls itself.
     pub host: String,
-    /// Where the agent listens for those of other nodes.
+    /// The addresses at which the agent listens for other nodes' agents.
     pub mesh: Vec<SocketAddr>,
-    /// The same for copies of images: the port.
+    /// The port for copies of images.
     pub copies: u16,
     /// What must be the same on all nodes.
     pub alike: Alike,
-    /// Of the job's directory; why it cannot be used.
+    /// The job's directory as this agent sees it, or why it cannot be used.
     #[serde(default)]
     pub directory: Option<Result<Sight, String>>,
+    /// Of each server, the port at which it listens and the number of its process.
+    #[serde(default)]
+    pub servers: Vec<(u16, u32)>,
 }
 
 /// What must be the same on all nodes: ranks move between them, with their memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alike {
-    /// Of resurgo's own file: BLAKE3, in hexadecimal digits.
+    /// BLAKE3 of resurgo's own file, in hexadecimal digits.
     pub resurgo: String,
-    /// The same of each file of the invitation; why it cannot be read, where that is so.
+    /// The same for each file of the invitation, or why it cannot be read.
     pub files: Vec<Result<String, String>>,
     pub user: u32,
-    /// Bytes.
+    /// Bytes of a page.
     pub page: u64,
     /// What the processor can do (the flags of /proc/cpuinfo).
     pub processor: Vec<String>,
 }
 
-/// Words of the handshake, in frames of their own kinds.
+/// Words of the handshake, in frames with kinds of their own.
 impl Message for Word {
     const LONGEST: usize = 1 << 10;
 
@@ -154,7 +281,7 @@ mod tests {
         Greeting::new(Server::Dispatcher, key, hello)
     }
 
-    /// As the other side reads it.
+    /// The word as the other side reads it.
     fn sent(word: &Word) -> Word {
         let (mut bytes, mut buffer) = (Vec::new(), FrameBuffer::default());
         word.encode(&mut bytes);

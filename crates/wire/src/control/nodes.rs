@@ -4,22 +4,23 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Numbers of nodes are below this, also of those that come while the job runs.
+/// Numbers of nodes are below this, even those of nodes that come while the job runs.
 pub const MOST_NODES: u32 = 1 << 16;
 
 /// The plan of a job on several nodes. A job on one node has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nodes {
-    /// The node that is told, from 0.
+    /// The node that is told this, from 0.
     pub own: u32,
-    /// Grows with each command that empties logs on all nodes: frames between agents say to which they belong.
+    /// Grows with each command that empties logs on all nodes: frames between agents carry the epoch that they belong
+    /// to.
     pub epoch: u64,
-    /// Per node: where its agent listens for those of other nodes, the address that is tried first before the others.
+    /// Per node: the addresses where its agent listens for others' agents, the one to try first in front.
     pub mesh: Vec<Vec<SocketAddr>>,
     /// Per node: the port at which its agent gives and takes copies of images.
     #[serde(default)]
     pub copies: Vec<u16>,
-    /// What nodes say to one another is encrypted.
+    /// Whether nodes encrypt what they say to one another.
     #[serde(default)]
     pub is_encrypted: bool,
     /// Per rank: the node that it runs on.
@@ -27,7 +28,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The rank runs on the node that is told. Ranks that the plan does not name do: those without a plan have one node.
+    /// Whether the rank runs on the node that is told. True for ranks that the plan does not name: without a plan there
+    /// is one node.
     pub fn is_here(&self, rank: usize) -> bool {
         self.of_rank.get(rank).is_none_or(|node| *node == self.own)
     }

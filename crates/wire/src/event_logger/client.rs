@@ -5,7 +5,7 @@ use resurgo_protocol::{Rank, Recorded};
 use super::{Buffers, Delivery, Error, Frame, MAX_RECORDS};
 use crate::handshake::{Greeting, Hello, KEY_BYTES, Server, Word};
 
-/// Who connects, and with what.
+/// The rank that connects, and what it brings.
 #[derive(Clone)]
 pub struct Identity {
     pub rank: Rank,
@@ -16,18 +16,19 @@ pub struct Identity {
     pub key: [u8; KEY_BYTES],
     /// Random, fresh for every connection.
     pub nonce: [u8; KEY_BYTES],
-    /// Deliveries that any event logger has acknowledged or given to this life: a first life begins with
-    /// `Some(0)`, one that recovers and has no record yet says `None`.
+    /// Deliveries that any event logger has acknowledged or given to this life. A first life begins with `Some(0)`; one
+    /// that recovers and has no record yet says `None`.
     pub acknowledged: Option<u64>,
-    /// Epoch of the logger that this life was connected to last, 0: none. The same has lost nothing, and need not be told.
+    /// Epoch of the logger that this life was last connected to, 0: none. The same logger has lost nothing, and need
+    /// not be told.
     pub epoch: u64,
 }
 
 /// What the event logger said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The connection is up. An `epoch` other than that of the connection before means that the logger was lost:
-    /// then `Pessimistic::event_logger_lost` is due, and in any case the record from `first_unacknowledged` on.
+    /// The connection is up. If `epoch` differs from the last connection's, the logger was lost: then
+    /// `Pessimistic::event_logger_lost` is due. In any case the record from `first_unacknowledged` on is due.
     Admitted {
         epoch: u64,
         /// Deliveries of this rank that the logger holds.
@@ -62,12 +63,12 @@ pub struct Client {
     epoch: u64,
     stage: Stage,
     buffers: Buffers,
-    /// The rclock that the next part of an answer begins with, while one is due.
+    /// The rclock that begins the next part of an answer, while one is due.
     answer_from: Option<u64>,
 }
 
 impl Client {
-    /// A new connection; its first bytes are waiting in [`Self::output`].
+    /// A new connection; its first bytes wait in [`Self::output`].
     pub fn new(identity: Identity) -> Self {
         let Identity {
             rank,
@@ -107,12 +108,12 @@ impl Client {
         self.buffers.output()
     }
 
-    /// The first `bytes` of [`Self::output`] are written.
+    /// Notes that the first `bytes` of [`Self::output`] are written.
     pub fn sent(&mut self, bytes: usize) {
         self.buffers.sent(bytes);
     }
 
-    /// Deliveries may be logged and queries made.
+    /// Whether deliveries may be logged and queries made.
     pub fn is_admitted(&self) -> bool {
         self.stage == Stage::Admitted
     }
@@ -133,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Images cover the first `rclock` deliveries: no life asks for them again.
+    /// Says that images cover the first `rclock` deliveries: no life asks for them again.
     pub fn forget(&mut self, rclock: u64) {
         assert!(self.is_admitted(), "a word about images on a connection that is not up");
         self.buffers.send(&Frame::Forget { rclock });
@@ -157,8 +158,8 @@ impl Client {
         self.buffers.send(&Frame::Query { above_rclock });
     }
 
-    /// The next thing the event logger said; nothing while more bytes are needed. After an error the connection is
-    /// of no use.
+    /// The next thing that the event logger said; None while more bytes are needed. After an error the connection is of
+    /// no use.
     pub fn next_event(&mut self) -> Result<Option<ClientEvent>, Error> {
         while let Some(frame) = self.buffers.next_frame()? {
             match (&self.stage, frame) {

@@ -5,25 +5,26 @@ use resurgo_protocol::{Rank, Recorded};
 use super::{Buffers, Delivery, Error, Frame, MAX_RECORDS};
 use crate::handshake::{Doorkeeper, Heard, KEY_BYTES, Server, Visitor, Word};
 
-/// What a rank asks.
+/// A request from a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The rank (from [`super::LOGGER`] on: another event logger) has proved itself: answer with [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
+    /// The rank (from [`super::LOGGER`] on: another event logger) has proved itself. Answer with
+    /// [`LoggerSide::welcome`] or [`LoggerSide::refuse`].
     Admit {
         rank: Rank,
         incarnation: u64,
         acknowledged: Option<u64>,
     },
-    /// Store these deliveries: answer with [`LoggerSide::ack`], once for several requests if they come together.
+    /// Store these deliveries. Answer with [`LoggerSide::ack`], once for several requests if they come together.
     Log {
         first_rclock: u64,
         deliveries: Vec<Delivery>,
     },
     /// So many deliveries of these ranks are stable: no answer.
     Clocks { clocks: Vec<(Rank, u64)> },
-    /// No life asks for the first so many deliveries again: answer with [`LoggerSide::ack`].
+    /// No life asks for this many first deliveries again. Answer with [`LoggerSide::ack`].
     Forget { rclock: u64 },
-    /// Give back what is stored: answer with [`LoggerSide::answer`] or [`LoggerSide::not_whole`].
+    /// Give back the stored deliveries. Answer with [`LoggerSide::answer`] or [`LoggerSide::not_whole`].
     Query { above_rclock: u64 },
 }
 
@@ -59,12 +60,12 @@ impl LoggerSide {
         self.buffers.output()
     }
 
-    /// The first `bytes` of [`Self::output`] are written.
+    /// Notes that the first `bytes` of [`Self::output`] are written.
     pub fn sent(&mut self, bytes: usize) {
         self.buffers.sent(bytes);
     }
 
-    /// The rank is admitted and `stored` of its deliveries are here.
+    /// Admits the rank; `stored` of its deliveries are here.
     pub fn welcome(&mut self, stored: u64) {
         assert!(
             matches!(self.stage, Stage::Proved),
@@ -74,17 +75,17 @@ impl LoggerSide {
         self.buffers.send(&Frame::Welcome { stored });
     }
 
-    /// The connection ends after this.
+    /// Refuses the rank; the connection ends after this.
     pub fn refuse(&mut self, reason: String) {
         self.buffers.send(&Frame::Handshake(Word::Refused { reason }));
     }
 
-    /// Every delivery up to `rclock` is stable.
+    /// Says that every delivery up to `rclock` is stable.
     pub fn ack(&mut self, rclock: u64) {
         self.buffers.send(&Frame::Ack { rclock });
     }
 
-    /// So many deliveries of these ranks are stable.
+    /// Says how many deliveries of these ranks are stable.
     pub fn clocks(&mut self, clocks: &[(Rank, u64)]) {
         for clocks in clocks.chunks(MAX_RECORDS) {
             self.buffers.send(&Frame::Clocks {
@@ -102,12 +103,12 @@ impl LoggerSide {
         });
     }
 
-    /// What the rank needs was lost with an earlier event logger.
+    /// Says that an earlier event logger took the rank's history with it.
     pub fn not_whole(&mut self, stored: u64) {
         self.buffers.send(&Frame::NotWhole { stored });
     }
 
-    /// The rank's next request; nothing while more bytes are needed. After an error the connection is of no use.
+    /// The rank's next request; None while more bytes are needed. After an error the connection is of no use.
     pub fn next_request(&mut self) -> Result<Option<Request>, Error> {
         while let Some(frame) = self.buffers.next_frame()? {
             match (&mut self.stage, frame) {

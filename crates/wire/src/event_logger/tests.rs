@@ -43,7 +43,7 @@ fn carry(client: &mut Client, side: &mut LoggerSide) {
     client.receive(&bytes);
 }
 
-/// The two have proven who they are, to a logger of `epoch`; what it is told of what was `acknowledged`.
+/// The two have proved who they are; the logger is of `epoch`. The rank tells it of what was `acknowledged`.
 fn greeted(epoch: u64, acknowledged: Option<u64>) -> (Client, LoggerSide) {
     let (mut client, mut side) = (Client::new(identity()), LoggerSide::new(4, epoch, KEY, [2; 32]));
     carry(&mut client, &mut side);
@@ -71,7 +71,8 @@ fn admitted() -> (Client, LoggerSide) {
     (client, side)
 }
 
-/// A logger that has lost nothing must not miss what never came to it: it would refuse the rank's next life.
+/// A logger that has lost nothing must not think that it lost what never came to it: it would refuse the rank's next
+/// life.
 #[test]
 fn only_another_logger_is_told_what_was_acknowledged() {
     for (epoch, acknowledged) in [(4, None), (5, Some(9))] {
@@ -225,7 +226,7 @@ fn neither_side_trusts_another_key() {
     carry(&mut client, &mut side);
     assert_eq!(client.next_event(), Err(Error::NotAuthentic));
 
-    // A rank that goes on all the same.
+    // A rank that goes on anyway.
     let mut bytes = Vec::new();
     Frame::Handshake(Word::Proof {
         proof: [0; 32],

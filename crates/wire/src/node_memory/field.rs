@@ -1,10 +1,10 @@
-//! Fields of the node memory: where each lies, of what type it is, who writes it, and how long what is written counts.
+//! Fields of the node memory: the place and type of each, who writes it, and how long its content counts.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Who writes a field.
+/// The writer of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The agent of the node.
@@ -15,16 +15,17 @@ pub enum Owner {
     Rank,
 }
 
-/// How long what is written counts.
+/// How long the content of a field counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
-    /// For one life of the rank. What the rank has written is cleared before its next one begins; what the agent has, it writes anew.
+    /// For one life of the rank. The agent clears the rank's words before its next life begins, and writes its own
+    /// again.
     Life,
-    /// Until the image in a slot stops being of use, and another gets the slot.
+    /// Until the image in a slot is useless and another gets the slot.
     Image,
     /// Until all ranks return to a wave, for which the memory is emptied, or the job ends.
     Memory,
-    /// For all lives in this run of the job, also when the memory is emptied.
+    /// For all lives in this run of the job, even when the memory is emptied.
     Run,
 }
 
@@ -43,9 +44,9 @@ mod sealed {
     impl Sealed for u64 {}
 }
 
-/// What one store writes.
+/// A word that one store writes.
 pub trait Word: Copy + sealed::Sealed {
-    /// As what processes share it: of the same size and alignment.
+    /// The type that processes share, of the same size and alignment.
     type Atomic;
 
     fn from_u64(word: u64) -> Self;
@@ -76,7 +77,7 @@ impl Word for u32 {
     }
 }
 
-/// A `u32` length, and a text of at most so many bytes behind it.
+/// A `u32` length, and behind it a text of at most so many bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Text<const BYTES: usize>;
 
@@ -88,7 +89,7 @@ impl<const BYTES: usize> Text<BYTES> {
 /// The types that fields have.
 pub trait Content {
     const BYTES: usize;
-    /// So many of them are written to clear it.
+    /// How many bytes to write to clear it.
     const CLEARED: usize = Self::BYTES;
 }
 
@@ -113,7 +114,7 @@ impl<const BYTES: usize> Content for Text<BYTES> {
     const CLEARED: usize = Text::<BYTES>::HEAD;
 }
 
-/// A place in one part of the node memory, and what lies there.
+/// A place in one part of the node memory, and the type of its content.
 pub struct Field<Part, T> {
     /// Offset in the part, in bytes.
     pub at: usize,
@@ -135,7 +136,7 @@ impl<Part, T> Field<Part, T> {
 }
 
 impl<Part, T: Content, const N: usize> Field<Part, [T; N]> {
-    /// One of several.
+    /// One of several items.
     #[inline]
     pub const fn item(self, index: usize) -> Field<Part, T> {
         assert!(index < N, "there is no such item");
@@ -143,20 +144,21 @@ impl<Part, T: Content, const N: usize> Field<Part, [T; N]> {
     }
 }
 
-/// A field as the list of all has it.
+/// A field in the list of all fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Declared {
     pub name: &'static str,
     pub at: usize,
     pub bytes: usize,
-    /// So many of them are written to clear it.
+    /// How many bytes to write to clear it.
     pub cleared: usize,
     pub owner: Owner,
     pub lifetime: Lifetime,
 }
 
 impl Declared {
-    /// What is cleared before a life of the rank begins: the rank's own words about one life, and not what neighbours go on writing.
+    /// Whether it is cleared before a life of the rank begins. That holds for the rank's own words about one life, and
+    /// not for words that neighbours go on writing.
     pub fn is_cleared_before_a_life(&self) -> bool {
         (self.owner, self.lifetime) == (Owner::Rank, Lifetime::Life)
     }

@@ -1,16 +1,16 @@
-//! The ready bits of a rank, by which others tell it that channels to it may have news. Whoever maps the memory has its own way to a word
-//! of the rank's control: `word`.
+//! The ready bits of a rank. With them others tell it that channels to it may have news. Each user of the memory has
+//! its own way to a word of the rank's control: `word`.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{Control, Field, control};
 
-/// Says that the channel from rank `source` has something new. Call after publishing, and wake the rank then.
+/// Says that the channel from rank `source` has something new. Call after publishing, and then wake the rank.
 #[inline]
 pub fn say<'a>(source: usize, word: impl Fn(Field<Control, u64>) -> &'a AtomicU64) {
     let (place, bit) = (source / 64, 1u64 << (source % 64));
     let ready = word(control::READY.item(place));
-    // Orders the publishing store before the look at the bit: without it a receiver that clears the bit and then looks
+    // Orders the publishing store before the look at the bit. Otherwise a receiver that clears the bit and then looks
     // at the channel could miss both.
     fence(Ordering::SeqCst);
     if ready.load(Ordering::Relaxed) & bit == 0 {

@@ -24,11 +24,11 @@ impl Endpoint {
     }
 }
 
-/// The calls of one family without flags: of messages that have a tag, or not.
+/// The calls of one family without flags: for messages with a tag, or for those without.
 macro_rules! family {
     ($is_tagged:literal $(, $tag:ident, $ignore:ident)?; $recv:ident $recvv:ident) => {
-        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths given
-        // that stay valid until the operation completes.
+        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths
+        // given that stay valid until the operation completes.
 
         pub unsafe extern "C" fn $recv(
             endpoint: *mut Endpoint,
@@ -87,9 +87,13 @@ unsafe fn receive(
 pub unsafe extern "C" fn recvmsg(endpoint: *mut Endpoint, message: *const FiMsg, op_flags: u64) -> isize {
     unsafe {
         let (endpoint, message) = (&*endpoint, &*message);
+        let engine = &mut *endpoint.engine;
+        if op_flags & FI_MULTI_RECV != 0 && std::mem::take(&mut engine.calls.refuses_buffer) {
+            return -(FI_ECANCELED as isize);
+        }
         let room = Room::of(pieces(message.msg_iov, message.iov_count));
         let receive = endpoint.receive(room, message.addr, 0, u64::MAX, message.context, op_flags);
-        (*endpoint.engine).receive(receive, false);
+        engine.receive(receive, false);
     }
     0
 }
@@ -127,7 +131,7 @@ pub unsafe extern "C" fn trecvmsg(endpoint: *mut Endpoint, message: *const FiMsg
     0
 }
 
-/// A probe: looks only at messages that have been delivered, so its answer replays.
+/// A probe: it looks only at delivered messages, so its answer replays.
 fn peek(engine: &mut Engine, probe: Receive, op_flags: u64) -> isize {
     let Some(found) = engine.calls.matching.peek(&probe) else {
         return -(FI_ENOMSG as isize);
@@ -181,7 +185,7 @@ fn discard(engine: &mut Engine, message: Unexpected, receive: Receive) -> isize 
     0
 }
 
-/// Lets a message go that nobody wants. One whose last piece has not come must stay until then.
+/// Drops an unwanted message. If its last piece has not come, it must stay until then.
 fn drop_message(engine: &mut Engine, message: Box<Unexpected>, nowhere: Receive) {
     if !message.complete() {
         engine.calls.give(message, nowhere);

@@ -9,8 +9,8 @@ use std::ffi::c_void;
 /// The calls of one family, in libfabric's order: operations of the engine with this capability.
 macro_rules! family {
     ($operation:path, $kind:expr; $call:ident $callv:ident) => {
-        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths given
-        // that stay valid until the operation completes.
+        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths
+        // given that stay valid until the operation completes.
 
         pub unsafe extern "C" fn $call(
             endpoint: *mut Endpoint,

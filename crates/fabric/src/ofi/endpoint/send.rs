@@ -45,8 +45,8 @@ fn untagged(data: Option<u64>) -> Envelope {
 macro_rules! family {
     ($kind:ident, $envelope:ident, $message:ident $(, $tag:ident)?;
      $send:ident $sendv:ident $sendmsg:ident $inject:ident $senddata:ident $injectdata:ident) => {
-        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths given
-        // that stay valid until the operation completes, messages with whole vectors.
+        // SAFETY of all: libfabric's contract for the call of the same name: an open endpoint, buffers of the lengths
+        // given that stay valid until the operation completes, messages with whole vectors.
 
         pub unsafe extern "C" fn $send(
             endpoint: *mut Endpoint,

@@ -1,4 +1,4 @@
-//! The pages of memory of an image file.
+//! The memory pages of an image file.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use crate::pages::PAGE;
 
 /// Bytes read at once, and decompressed at once.
 const READ: usize = 1 << 20;
-/// Bytes that a thread checks before it takes the next ones, at most; and most threads.
+/// The most bytes that a thread checks before it takes the next ones, and the most threads.
 const SHARE: u64 = 4 << 20;
 const MOST_THREADS: usize = 4;
 
@@ -29,8 +29,8 @@ impl Image {
         self.decompress(&self.sums()?, |_, _| Ok(()))
     }
 
-    /// Checks the data, which is not compressed; calls `each` with what is right, and the address that it belongs to. By several
-    /// threads: a rank that has failed waits for this, and others for the rank.
+    /// Checks the data, which is not compressed; calls `each` with verified bytes and the address that they belong to.
+    /// It uses several threads: a failed rank waits for this, and others wait for the rank.
     pub fn each_share(&self, each: &(impl Fn(u64, &mut [u8]) -> Result<(), Defect> + Sync)) -> Result<(), Defect> {
         self.each_share_of(&self.extents, &self.sums()?, each)
     }
@@ -61,7 +61,7 @@ impl Image {
         };
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         std::thread::scope(|scope| {
-            // A thread that cannot be made is not needed.
+            // If a thread cannot be made, the others do its work.
             let helpers: Vec<_> = (1..cores.min(MOST_THREADS))
                 .filter(|number| *number as u64 * SHARE < bytes)
                 .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, work).ok())
@@ -74,8 +74,8 @@ impl Image {
         })
     }
 
-    /// What of the file belongs to the image, in ascending order. What lies between is as good as zeros: in a file that has been written
-    /// over it may be pages of images before.
+    /// The ranges of the file that belong to the image, in ascending order. The rest is as good as zeros: in a file
+    /// that was written over, pages of earlier images may lie there.
     pub fn parts(&self) -> Vec<Range<u64>> {
         let data = DATA_OFFSET..DATA_OFFSET + self.header.data_length;
         let stored = |extent: &Extent| extent.offset..extent.offset + extent.length;
@@ -83,7 +83,7 @@ impl Image {
             PLAIN => self.extents.iter().map(stored).collect(),
             _ => vec![data.clone()],
         };
-        // The note may go on behind all else.
+        // The note may go on behind everything else.
         let end = self.file.metadata().map_or(self.header.length, |file| file.len());
         all.extend([0..data.start, data.end..end]);
         all.sort_by_key(|part| part.start);
@@ -97,12 +97,13 @@ impl Image {
         parts
     }
 
-    /// The file in which data that is not compressed lies where the extents say.
+    /// The file in which uncompressed data lies where the extents say.
     pub fn plain_data(&self) -> Result<File, Defect> {
         self.file.try_clone().map_err(|source| self.unreadable(source))
     }
 
-    /// Checks the data, and gives the file in which it lies where the extents say: for compressed data a new one in memory.
+    /// Checks the data. Returns the file in which it lies where the extents say; for compressed data a new one in
+    /// memory.
     pub fn verified_data(&self) -> Result<File, Defect> {
         if self.header.compression == PLAIN {
             self.verify()?;
@@ -124,7 +125,7 @@ impl Image {
         Ok(file)
     }
 
-    /// The memory of the process that is being rebuilt could not be had.
+    /// There was no memory for the process that is being rebuilt.
     pub fn not_filled(&self, errno: i32) -> Defect {
         Defect::NotFilled {
             path: self.path.clone(),
@@ -139,7 +140,7 @@ impl Image {
         }
     }
 
-    /// This part of the file will be read soon.
+    /// Tells the kernel that this part of the file will be read soon.
     pub fn expect(&self, part: Range<u64>) {
         let length = part.end - part.start;
         // SAFETY: about a file; where it fails the disk is read later.
@@ -149,14 +150,15 @@ impl Image {
         }
     }
 
-    /// Where in the file lies what the process has at `address`; None: nowhere.
+    /// Offset in the file of what the process has at `address`. None: it is not stored.
     pub fn place(&self, address: u64) -> Option<u64> {
         let before = self.extents.partition_point(|extent| extent.address <= address);
         let extent = self.extents[..before].last()?;
         (address < extent.address + extent.length).then(|| extent.offset + (address - extent.address))
     }
 
-    /// Reads what the process has at `address`, unless it is stored nowhere, without checking it. At most up to the end of the page.
+    /// Reads, without checking, what the process has at `address`; leaves `bytes` alone if that is not stored. `bytes` end
+    /// with the page at the latest.
     pub fn read_at(&self, address: u64, bytes: &mut [u8]) -> Result<(), Defect> {
         let Some(place) = self.place(address) else {
             return Ok(());
@@ -181,7 +183,7 @@ impl Image {
         Ok(sums)
     }
 
-    /// Reads and checks a part of the file's data; calls `each` with what is right, and where it lies.
+    /// Reads and checks a part of the file's data; calls `each` with verified bytes and their place.
     fn each(
         &self,
         (start, end): (u64, u64),
@@ -214,8 +216,8 @@ impl Image {
         Ok(())
     }
 
-    /// Checks and decompresses all data; calls `each` with pieces of it one after the other, and the place that each would have
-    /// in the file.
+    /// Checks and decompresses all data. Calls `each` with one piece after the other, and the offset that the piece
+    /// would have in a file that is not compressed.
     fn decompress(&self, sums: &[u8], mut each: impl FnMut(u64, &[u8]) -> Result<(), Defect>) -> Result<(), Defect> {
         let wrong = |from: u64, why: &str| Defect::Compression {
             path: self.path.clone(),
@@ -243,7 +245,7 @@ impl Image {
                 let (took, gave, end) = step.map_err(|why| wrong(from, &why))?;
                 each(at, &plain[..gave])?;
                 (bytes, at, ended) = (&bytes[took..], at + gave as u64, end);
-                // Full output: there may be more without further input.
+                // A full output may mean more output without further input.
                 if !ended && bytes.is_empty() && gave < room {
                     return Ok(());
                 }

@@ -3,9 +3,9 @@ use crate::file::MOST_COMPRESSED;
 use crate::file::helper::Pipe;
 use crate::file::writer::{self, About};
 use crate::pages::PAGE;
+use crate::tests::{Alone, alone};
 use crate::zone;
 use std::os::fd::AsRawFd;
-use std::sync::Mutex;
 
 mod mutants;
 mod parts;
@@ -15,9 +15,6 @@ struct Victim {
     path: PathBuf,
     whole: Vec<u8>,
 }
-
-/// The writer's memory, and the descriptor of the node memory, are one for all tests of the process.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A note that is so many bytes longer than it need be.
 fn note(more: usize) -> format::Note {
@@ -47,7 +44,7 @@ fn again(path: &Path) -> File {
 }
 
 /// Writes image `number` of a copy of this process, compressed at `level`.
-fn write_copy(file: &File, number: u64, level: u8) {
+fn write_copy(_: &Alone, file: &File, number: u64, level: u8) {
     let node = tempfile_in_memory();
     // The copy's own stack changes while it writes.
     let here = (&raw const node as usize) & !4095;
@@ -83,10 +80,8 @@ impl Victim {
     }
 
     fn within(directory: &Path, name: &str, level: u8) -> Victim {
-        let guard = ONE_AT_A_TIME.lock();
         let path = directory.join(format!("resurgo-image-{name}-{level}-{}", std::process::id()));
-        write_copy(&new_file(&path), 7, level);
-        drop(guard);
+        write_copy(&alone(), &new_file(&path), 7, level);
         Victim {
             whole: std::fs::read(&path).unwrap(),
             path,
@@ -255,7 +250,7 @@ fn a_note_may_be_longer_than_its_page() {
         assert!(victim.check().is_ok());
     }
     // The image that was written over the file has a shorter note than the one before.
-    write_copy(&again(&victim.path), 8, 0);
+    write_copy(&alone(), &again(&victim.path), 8, 0);
     assert!(
         matches!(victim.check(), Err(Defect::Length { .. })),
         "its rest is missing"
@@ -309,8 +304,8 @@ fn other_versions_and_other_files_are_told_apart() {
     ));
 }
 
-/// A file with right checksums whose content nobody has written: the reader may accept what it cannot know better, but it
-/// must look at everything without falling.
+/// A file with right checksums whose content no writer made. The reader may accept what it cannot check, but it must
+/// look at everything without a crash.
 #[test]
 fn nonsense_with_right_checksums_does_no_harm() {
     let victim = Victim::new("nonsense", 0);
@@ -390,7 +385,7 @@ fn change(memory: *mut u8, pages: usize, random: &mut Random, round: usize) {
 fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
     const PAGES: usize = 1500;
     const ROUNDS: usize = 18;
-    let guard = ONE_AT_A_TIME.lock();
+    let alone = alone();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new memory, and all of it is ours.
@@ -412,8 +407,8 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
         let over = round % 3;
         // One image is never written.
         if round != 11 {
-            write_copy(&again(&paths[over]), round as u64, 0);
-            write_copy(&new_file(&paths[3]), round as u64, 0);
+            write_copy(&alone, &again(&paths[over]), round as u64, 0);
+            write_copy(&alone, &new_file(&paths[3]), round as u64, 0);
             let address = memory as u64;
             let [one, other] = [&paths[over], &paths[3]].map(|path| stored(path, address, PAGES * PAGE));
             // SAFETY: mapped, and nobody writes there.
@@ -440,12 +435,12 @@ fn a_file_that_is_written_over_is_the_same_as_a_new_one() {
         .write_all_at(b"!", extent.offset + (still - extent.address) + 100)
         .unwrap();
     crate::changes::note(ROUNDS as u64 + 1);
-    write_copy(&again(&paths[over]), ROUNDS as u64 + 1, 0);
+    write_copy(&alone, &again(&paths[over]), ROUNDS as u64 + 1, 0);
     let damaged = Image::open(&paths[over]).unwrap().verify().is_err();
     assert_eq!(damaged, crate::changes::name() != 0);
     crate::changes::forget();
     zone::clear();
-    drop(guard);
+    drop(alone);
     paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
     // SAFETY: the test's own mapping.
     unsafe { libc::munmap(memory.cast(), (PAGES + 1) * PAGE) };

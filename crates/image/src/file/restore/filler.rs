@@ -1,13 +1,14 @@
-//! A process that fills the memory of one that is being rebuilt: with several threads, and by a call that makes a page and copies
-//! into it at once (UFFDIO_COPY). With `read()` into new memory every page is cleared first, and found by a fault, which takes
-//! twice as long.
+//! A process that fills the memory of a process that is being rebuilt. It has several threads, and uses a call that
+//! makes a page and copies into it at once (UFFDIO_COPY). With `read()` into new memory the kernel clears every page
+//! first and finds it by a fault, which takes twice as long.
 //!
-//! The restorer makes a userfaultfd of its own memory and sends it here. One that takes faults from user mode only needs no
-//! rights, and no fault ever comes: nothing of the program runs before all is there. What is not anonymous, or wants huge pages, the
-//! restorer reads itself. With rights, and where there is much, the program runs meanwhile (`lazy.rs`).
+//! The restorer makes a userfaultfd of its own memory and sends it here. One that takes faults from user mode only
+//! needs no rights. No fault comes: nothing of the program runs before all its memory is there. The restorer itself
+//! reads memory that is not anonymous, or that wants huge pages. With rights, and with much memory to fill, the program
+//! runs meanwhile (`lazy.rs`).
 //!
-//! The process has another number than the one whose image it is, and the main thread's is in the locks that it holds. They are
-//! looked for here, while the pages are in the cache.
+//! The process has another number than the one in the image, and the locks that the main thread holds contain the old
+//! one. The filler looks for them while the pages are in the cache.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -28,22 +29,22 @@ use memory::{copy_some, failed, find, rename};
 mod lazy;
 mod memory;
 
-/// Bytes below which a process more is not worth it.
+/// Below so many bytes another process is not worth it.
 const LEAST: u64 = 1 << 20;
 const REGISTER_MISSING: u64 = 1;
 const DONT_WAKE: u64 = 1;
 
 pub struct Filler {
     pub socket: OwnedFd,
-    /// What it fills, in ascending order.
+    /// What the filler fills, in ascending order.
     ranges: Vec<Range<u64>>,
     fills_all: bool,
     is_lazy: bool,
 }
 
 impl Filler {
-    /// Starts it, if there is much to be filled and the kernel has what it needs. It ends when it has filled the memory, or when the
-    /// other end of its socket is closed.
+    /// Starts the filler if there is much to fill and the kernel has what it needs. The filler ends when it has filled
+    /// the memory, or when the other end of its socket is closed.
     pub fn start(image: &Image) -> Option<Filler> {
         if image.header.compression != PLAIN {
             return None;
@@ -89,7 +90,7 @@ impl Filler {
         }
     }
 
-    /// Whether it fills the mapping that begins at `start`.
+    /// Whether the filler fills the mapping that begins at `start`.
     pub fn fills(&self, start: u64) -> bool {
         find(&self.ranges, start).is_some()
     }
@@ -99,8 +100,8 @@ impl Filler {
         self.fills_all
     }
 
-    /// Everything is mapped: the steps after which all of it is filled, or will be when it is touched. `socket`: this one, and
-    /// `spare` a number that is used as well.
+    /// Once everything is mapped: the steps after which the memory is filled, or will be when the program touches it.
+    /// `socket`: the one to the filler; `spare`: a number for the userfaultfd.
     pub fn plan(&self, plan: &mut Plan, (socket, spare): (i32, i32)) {
         let (socket, spare) = (socket as u64, spare as u64);
         let (mode, features) = match self.is_lazy {
@@ -121,16 +122,17 @@ impl Filler {
         let length = length as u64;
         let bytes = plan.place(&bytes);
         let piece = plan.place_words(&[bytes, length]);
-        // Its length, SOL_SOCKET and SCM_RIGHTS, and the number.
+        // The length of this, SOL_SOCKET and SCM_RIGHTS, and the descriptor.
         let beside = plan.place_words(&[20, 1 | 1 << 32, spare]);
         let message = plan.place_words(&[0, 0, piece, 1, beside, 24, 0]);
         plan.step(libc::SYS_sendmsg, &[socket, message, 0], length);
-        // The other end must not stay open here: when the filler has gone the answer is nothing.
+        // The other end must not stay open here: when the filler is gone, the read must return nothing.
         plan.step(libc::SYS_read, &[socket, bytes, length], length);
     }
 }
 
-/// What can be filled: private memory of no file, in pages that would be small in any case. And whether that is all such memory.
+/// What the filler can fill: private memory of no file, in pages that would be small in any case. Also whether that is
+/// all such memory.
 fn ranges(image: &Image) -> (Vec<Range<u64>>, bool) {
     let always = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     if always.is_ok_and(|modes| modes.contains("[always]")) {
@@ -153,7 +155,7 @@ fn ranges(image: &Image) -> (Vec<Range<u64>>, bool) {
     (ranges.collect(), huge.is_empty())
 }
 
-/// The process: fills what it is given, says so, and ends.
+/// The process: fills what it was given, says so, and ends.
 fn run(image: &Image, ranges: &[Range<u64>], renamed: Renamed, is_lazy: bool, socket: OwnedFd) -> ! {
     let code = match talk::receive(socket.as_raw_fd(), 0) {
         Ok(Some(given)) if given.count == 1 => {
@@ -186,7 +188,7 @@ fn fill(image: &Image, ranges: &[Range<u64>], renamed: Renamed, memory: i32, soc
     }
 }
 
-/// Makes pages at `address` of the process whose memory this is.
+/// Makes pages at `address` in the process that `memory`, a userfaultfd, belongs to.
 fn copy(memory: i32, address: u64, bytes: &[u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes.len() {

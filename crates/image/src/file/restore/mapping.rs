@@ -1,4 +1,4 @@
-//! The steps that make a mapping of the image, and bring back what it held.
+//! The steps that make a mapping of the image and bring back its content.
 
 use resurgo_wire::node_memory::NODE_MEMORY_FD;
 
@@ -8,12 +8,12 @@ use crate::file::format::{Extent, MAPPING_KINDS, Mapping, MappingKind};
 use crate::file::plan::{MAY_FAIL, PARKED};
 use crate::pages::{self, GUARD, PAGE};
 
-/// Read at once, at most: the kernel stops a little below 2 GiB.
+/// The most that is read at once: the kernel stops a little below 2 GiB.
 const READ: u64 = 1 << 30;
-/// Of a copy that is given back piece by piece.
+/// The same for a copy that is given back piece by piece.
 const READ_COPY: u64 = 16 << 20;
 
-/// `extents`: those that lie in it. `is_filled`: by the filler, later.
+/// `extents`: those in the mapping. `is_filled`: the filler fills it later.
 pub fn plan(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_filled: bool, opened: &Opened) {
     let kind = MAPPING_KINDS[mapping.kind as usize];
     let (file, offset) = match kind {
@@ -49,7 +49,7 @@ pub fn plan(plan: &mut Plan, mapping: &Mapping, extents: &[Extent], is_filled: b
     }
 }
 
-/// The rights that a mapping has until it holds what it held.
+/// The rights that a mapping has until its content is there.
 fn while_filled(mapping: &Mapping, extents: &[Extent]) -> u32 {
     if mapping.advice == GUARD && !pages::can_guard() {
         return libc::PROT_NONE as u32;
@@ -85,8 +85,8 @@ fn plan_kernels(plan: &mut Plan, mapping: &Mapping, kind: MappingKind, opened: &
     plan_protection(plan, mapping);
 }
 
-/// A part that had other rights for a while has to become one mapping with its neighbours again. The kernel joins them
-/// only if it counts their pages together: if each got its first page while all could be written to.
+/// A part that had other rights for a while must become one mapping with its neighbours again. The kernel joins them
+/// only if it counts their pages together: if each got its first page while all were writable.
 fn plan_past(plan: &mut Plan, extents: &[Extent], opened: &Opened) {
     let Some(first) = extents.first() else { return };
     let arguments = [opened.data() as u64, first.address, 1, first.offset];
@@ -95,7 +95,7 @@ fn plan_past(plan: &mut Plan, extents: &[Extent], opened: &Opened) {
     plan.step(libc::SYS_madvise, &[first.address, PAGE as u64, forget], 0);
 }
 
-/// Read, never mapped from the image file: a page that the program gives back must be zero when it is used again.
+/// Reads the content, and never maps it from the image file: a page that the program gives back must be zero later.
 fn plan_content(plan: &mut Plan, extents: &[Extent], opened: &Opened) {
     let most = if opened.is_copy() { READ_COPY } else { READ };
     let data = opened.data() as u64;
@@ -106,7 +106,7 @@ fn plan_content(plan: &mut Plan, extents: &[Extent], opened: &Opened) {
             let arguments = [data, extent.address + done, bytes, extent.offset + done];
             plan.step(libc::SYS_pread64, &arguments, bytes);
             if opened.is_copy() {
-                // It is not needed twice.
+                // Nobody needs the copy twice.
                 let give_back = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u64;
                 plan.step(
                     libc::SYS_fallocate,

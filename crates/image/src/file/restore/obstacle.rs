@@ -1,4 +1,4 @@
-//! What stands in the way of rebuilding a process from a file.
+//! The reasons that keep a process from being rebuilt from a file.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::file::reader::Defect;
 pub enum Obstacle {
     #[error(transparent)]
     Image(#[from] Defect),
-    /// The image is of another rank or job, by what the agent says in it.
+    /// The agent's note says that the image is of another rank or job.
     #[error("{0}")]
     Note(String),
     #[error("{what}: {source}")]
@@ -31,18 +31,18 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// Of a failure that is about `what`.
+    /// A failure that concerns `what`.
     pub fn with(what: impl Into<String>) -> impl FnOnce(io::Error) -> Obstacle {
         let what = what.into();
         |source| Obstacle::System { what, source }
     }
 
-    /// The system call that was made last failed; it was about `what`.
+    /// The last system call failed; it concerned `what`.
     pub fn last(what: impl Into<String>) -> Obstacle {
         Obstacle::with(what)(io::Error::last_os_error())
     }
 
-    /// It is about this descriptor of the program.
+    /// The same, for this descriptor of the program.
     pub fn of(self, fd: i32) -> Obstacle {
         Obstacle::Descriptor {
             fd,

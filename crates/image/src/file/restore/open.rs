@@ -19,12 +19,12 @@ use crate::file::reader::Image;
 pub struct Opened {
     /// Numbers below belong to the program.
     above: i32,
-    /// Of each file of the image that is mapped, to read and (0: not needed) to write.
+    /// For each mapped file of the image, a descriptor to read and one to write (0: not needed).
     mapped: Vec<(i32, i32)>,
-    /// Where the data lies, and whether that is a copy which nobody else needs.
+    /// The file with the data, and whether that is a copy for the restorer alone.
     data: i32,
     is_copy: bool,
-    /// What takes the place of another kernel's code.
+    /// The code that takes the place of another kernel's.
     code: Option<i32>,
     /// The socket to the filler, and a number for its userfaultfd.
     filler: Option<(i32, i32)>,
@@ -83,7 +83,7 @@ impl Opened {
         }
     }
 
-    /// The file that holds what takes the place of another kernel's code.
+    /// The file with the code that takes the place of another kernel's.
     pub fn code(&self) -> Option<i32> {
         self.code
     }
@@ -167,7 +167,7 @@ impl Opened {
                 };
                 Ok(ends[usize::from(descriptor.status & libc::O_ACCMODE != libc::O_RDONLY)])
             }
-            // The process makes it itself: this keeps its number.
+            // The process makes the object itself: this keeps its number.
             DescriptorKind::Object => self.lift(memory_file(c"resurgo-object")?.as_raw_fd()),
             DescriptorKind::Removed => {
                 let known = self.removed.iter().find(|(of, _)| *of == inode(descriptor));
@@ -182,7 +182,7 @@ impl Opened {
         }
     }
 
-    /// A file without a name: where it was, or in memory where the file system has none.
+    /// Makes a file without a name: in its old directory, or in memory where that file system has no such files.
     fn make_removed(&mut self, content: &[u8], path: &[u8], descriptor: &Descriptor) -> Result<i32, Obstacle> {
         let in_memory = path.starts_with(b"/memfd:");
         let directory = Path::new(OsStr::from_bytes(path)).parent().filter(|_| !in_memory);
@@ -220,7 +220,7 @@ impl Opened {
     }
 }
 
-/// The process will have the program's limits when all of its descriptors are there.
+/// Raises the limit until all descriptors are there; then the process gets the program's limits.
 fn raise_limit() -> Result<(), Obstacle> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -255,7 +255,7 @@ fn open(path: &[u8], flags: i32) -> Result<File, Obstacle> {
     }
 }
 
-/// How a file that is there already is opened again.
+/// How to open a file again that exists already.
 fn flags(descriptor: &Descriptor) -> i32 {
     let only_once = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
     descriptor.status & !only_once | libc::O_NOCTTY
@@ -269,7 +269,7 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
     use std::os::unix::fs::MetadataExt;
     // A file in /proc exists only while it is open: its inode says nothing.
     let lasts = !path.starts_with(b"/proc/");
-    // The device is not compared: many have other numbers after the machine starts again.
+    // The device is not compared: many have other numbers after a reboot.
     if lasts && metadata.ino() != descriptor.inode {
         return Err(Obstacle::Exchanged(shown));
     }
@@ -282,7 +282,7 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
     Ok(file)
 }
 
-/// Moves an offset to where it was; an open path has none.
+/// Moves an offset to where it was. A descriptor that was opened by O_PATH has none.
 fn go_to(mut file: &File, descriptor: &Descriptor) -> io::Result<()> {
     if descriptor.status & libc::O_PATH == 0 {
         file.seek(SeekFrom::Start(descriptor.offset as u64))?;
@@ -297,7 +297,7 @@ fn inode(descriptor: &Descriptor) -> Inode {
     (descriptor.device, descriptor.inode)
 }
 
-/// What one of the descriptors of the same pipe or file has of its content.
+/// The content of a pipe or a removed file: one of its descriptors has it.
 fn content<'a>(image: &'a Image, descriptor: &Descriptor) -> &'a [u8] {
     let same = |other: &&Descriptor| other.kind == descriptor.kind && inode(other) == inode(descriptor);
     let contents = image
@@ -339,7 +339,7 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
         std::ptr::null(),
     ];
     let environment = [std::ptr::null::<libc::c_char>()];
-    // Nothing may close a number from here on that may be the program's.
+    // From here on nothing may close a number that may be the program's.
     let low = restorer.into_raw_fd();
     // SAFETY: replaces descriptors of a process that is about to become another; the strings outlive the call.
     unsafe {
@@ -369,5 +369,5 @@ pub fn finish(image: &Image, opened: Opened, restorer: &[u8], plan: &[u8]) -> Re
     Err(Obstacle::last("the restorer cannot be executed"))
 }
 
-/// Of what never returns.
+/// The result of a function that never returns.
 pub enum Never {}

@@ -1,8 +1,8 @@
-//! The kernel's own code in a process (vDSO) under another kernel than the one that the image was taken under.
+//! The kernel's own code in a process (vDSO), under another kernel than the image was taken under.
 //!
-//! glibc has asked for the addresses of its functions when the program began, so they stay where they were. Their code cannot: it reads
-//! data of the kernel whose layout belongs to that code. Each function becomes the system call that it is there to save. One that is not
-//! known finds pages of zeros in the place of that data.
+//! glibc asked for the addresses of its functions when the program began, so they stay where they were. Their code
+//! cannot stay: it reads data of the kernel whose layout belongs to that code. Each function becomes the system call
+//! that it otherwise saves. An unknown function finds pages of zeros in place of that data.
 
 const CALLS: [(&[u8], i64); 6] = [
     (b"clock_gettime", libc::SYS_clock_gettime),
@@ -10,14 +10,14 @@ const CALLS: [(&[u8], i64); 6] = [
     (b"gettimeofday", libc::SYS_gettimeofday),
     (b"time", libc::SYS_time),
     (b"getcpu", libc::SYS_getcpu),
-    // What it has more, a state of its own, the system call does not look at.
+    // The function takes a state, too; the system call ignores it.
     (b"getrandom", libc::SYS_getrandom),
 ];
 
 /// Bytes of a function that are replaced.
 pub const STUB: usize = 8;
 
-/// `code`, a whole vDSO, with system calls for functions. None: it cannot be understood, or has a function too little.
+/// `code`, a whole vDSO, with system calls for functions. None: it cannot be understood, or lacks a function.
 pub fn with_system_calls(code: &[u8]) -> Option<Vec<u8>> {
     let mut copy = code.to_vec();
     for (_, call, at) in functions(code)? {
@@ -29,7 +29,7 @@ pub fn with_system_calls(code: &[u8]) -> Option<Vec<u8>> {
     Some(copy)
 }
 
-/// The functions of a vDSO for which there are system calls: name, system call, and place. At least that of the clock is among them.
+/// The functions of a vDSO that have system calls: name, system call, and place. At least the clock's is among them.
 pub fn functions(code: &[u8]) -> Option<Vec<(&'static [u8], i64, usize)>> {
     let word = |at: usize| {
         let bytes = *code.get(at..)?.first_chunk()?;
@@ -54,7 +54,7 @@ pub fn functions(code: &[u8]) -> Option<Vec<(&'static [u8], i64, usize)>> {
     const DT_STRTAB: usize = 5;
     const DT_SYMTAB: usize = 6;
     let (strings, symbols) = (entry(DT_STRTAB)?, entry(DT_SYMTAB)?);
-    // The linker puts one behind the other.
+    // The linker puts the strings right behind the symbols.
     const SYMBOL: usize = 24;
     let mut found = Vec::new();
     for at in (symbols..strings).step_by(SYMBOL) {
@@ -92,7 +92,7 @@ mod tests {
         unsafe { std::slice::from_raw_parts(start as *const u8, end - start) }.to_vec()
     }
 
-    /// Where nothing of the kernel is near: a function that looked for its data would find none.
+    /// Places the code where nothing of the kernel is near: a function that looked for its data would find none.
     fn placed(code: &[u8]) -> *const u8 {
         assert!(code.len().is_multiple_of(PAGE));
         let (write, execute) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);

@@ -4,14 +4,33 @@ use std::time::Duration;
 use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, stopped, wave};
 use super::super::{Fact, Former, Plan};
 use super::*;
+use crate::group::formation::Grouping;
+use crate::group::{Groups, Turn};
 use crate::kinds::Protocol;
 
+/// So that of three nodes the next one gets the first two images of each.
+const SEED: u64 = 138;
+
+/// The node comes.
+pub(in super::super) fn up(node: Node, slots: u32) -> Fact {
+    let (spare, rack) = (false, None);
+    Fact::Up {
+        node,
+        slots,
+        spare,
+        rack,
+    }
+}
+
+pub(in super::super) fn replicate(rank: Rank, number: u64, from: Node, to: Node) -> Command {
+    Command::Replicate { rank, number, from, to }
+}
+
 /// A job of which every rank runs, on these nodes of `slots` each; `of`: the node of each rank.
-fn launched(plan: Plan, nodes: &[Node], slots: u32, of: &[Node]) -> Coordinator {
+pub(in super::super) fn launched(plan: Plan, nodes: &[Node], slots: u32, of: &[Node]) -> Coordinator {
     let mut job = Coordinator::new(plan);
     for node in nodes {
-        let (node, spare) = (*node, false);
-        after(&mut job, Fact::Up { node, slots, spare });
+        after(&mut job, up(*node, slots));
     }
     after(&mut job, Fact::Placed { nodes: of.to_vec() });
     let begun = after(&mut job, Fact::Launched);
@@ -21,7 +40,7 @@ fn launched(plan: Plan, nodes: &[Node], slots: u32, of: &[Node]) -> Coordinator 
 }
 
 /// The nodes on which ranks begin, with those from which they read, in order.
-fn on(commands: &[Command]) -> Vec<(Node, Option<Node>)> {
+pub(in super::super) fn on(commands: &[Command]) -> Vec<(Node, Option<Node>)> {
     let on = commands.iter().filter_map(|command| match command {
         Command::Begin { node, reads, .. } => Some((*node, *reads)),
         _ => None,
@@ -29,14 +48,20 @@ fn on(commands: &[Command]) -> Vec<(Node, Option<Node>)> {
     on.collect()
 }
 
-fn with_partners(protocol: Protocol, ranks: usize) -> Plan {
+pub(in super::super) fn with_partners(protocol: Protocol, ranks: usize) -> Plan {
     Plan {
-        partners: true,
+        replicas: 1,
+        parity: None,
+        seed: SEED,
         ..plan(protocol, ranks, true)
     }
 }
 
-fn stored(rank: Rank, number: u64, place: Place) -> Fact {
+/// What lies in memory, or beside files.
+#[rustfmt::skip]
+fn logs_of(number: u64) -> Command { Command::LogsOfWave { number, only_files: false } }
+
+pub(in super::super) fn stored(rank: Rank, number: u64, place: Place) -> Fact {
     Fact::Stored { rank, number, place }
 }
 
@@ -46,7 +71,7 @@ fn wave_with_partners(job: &mut Coordinator, number: u64, partners: [Node; 2]) -
     let mut last = Vec::new();
     for (rank, to) in (0..).zip(partners) {
         let written = after(job, Fact::Written { rank, number });
-        assert_eq!(written, [Command::Replicate { rank, number, to }]);
+        assert_eq!(written, [replicate(rank, number, job.node(rank), to)]);
         last = after(job, stored(rank, number, Place::Node(to)));
     }
     last
@@ -63,6 +88,17 @@ fn all_ranks_of_a_lost_node_have_failed_and_begin_again_elsewhere() {
     let one = after(&mut job, Fact::Restart { rank: 1 });
     let other = after(&mut job, Fact::Restart { rank: 2 });
     assert_eq!((on(&one), on(&other)), (vec![(0, None)], vec![(2, None)]));
+}
+
+#[test]
+fn the_group_of_a_lost_node_returns_with_all_that_its_logs_hold() {
+    let (units, moves) = (Groups::new(vec![1, 1, 2, 2]), true);
+    let plan = plan(Protocol::Hierarchical, 4, false);
+    let mut job = launched(Plan { units, moves, ..plan }, &[0, 1, 2], 2, &[0, 0, 1, 1]);
+    after(&mut job, Fact::Down { node: 1 });
+    let all = after(&mut job, Fact::Return { rank: 2 });
+    assert_eq!((on(&all), job.is_alive(3)), (vec![(2, None); 2], true));
+    assert!(!all.iter().any(|command| matches!(command, Command::CutInside { .. })));
 }
 
 #[test]
@@ -132,7 +168,7 @@ fn a_file_counts_when_the_partner_has_it() {
     assert_eq!(job.waves_in_files(0), [1]);
     wave(&mut job, 2);
     for (rank, to) in [(0, 1), (1, 2)] {
-        let replicate = Command::Replicate { rank, number: 2, to };
+        let replicate = replicate(rank, 2, rank, to);
         assert_eq!(after(&mut job, Fact::Written { rank, number: 2 }), [replicate]);
     }
     after(&mut job, stored(0, 2, Place::Node(1)));
@@ -160,6 +196,47 @@ fn a_file_is_read_from_the_node_that_has_it() {
 }
 
 #[test]
+fn what_a_life_has_read_is_on_its_node_although_all_others_that_had_it_are_lost() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 2]);
+    wave_with_partners(&mut job, 1, [1, 0]);
+    after(&mut job, Fact::Down { node: 2 });
+    after(&mut job, Fact::Return { rank: 1 });
+    let all = after(&mut job, ended(0, 1));
+    assert_eq!(on(&all), [(0, None), (1, Some(0))]);
+    after(&mut job, Fact::Started { rank: 1, life: 2 });
+    after(&mut job, Fact::Down { node: 0 });
+    after(&mut job, Fact::Ready { rank: 1, life: 2 });
+    let again = after(&mut job, ended(1, 2));
+    assert_eq!(begins(&again), [(0, From::File(1)), (1, From::File(1))]);
+    assert_eq!(on(&again), [(1, None), (1, None)]);
+}
+
+#[test]
+fn a_life_does_not_bring_back_the_file_that_it_has_read_and_that_has_been_collected() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 1]);
+    wave(&mut job, 1);
+    after(&mut job, Fact::Written { rank: 0, number: 1 });
+    after(&mut job, stored(0, 1, Place::Node(1)));
+    let gone = |rank| Fact::CopyLost {
+        rank,
+        number: 1,
+        stored: false,
+        reason: String::new(),
+    };
+    after(&mut job, gone(0));
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let all = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&all), [(0, From::File(1)), (1, From::Copy(1))]);
+    let lost = after(&mut job, gone(1));
+    let collects = Command::Collect { rank: 0, number: 1 };
+    assert!(lost.contains(&collects), "rank 1 has no image of the wave: {lost:?}");
+    after(&mut job, Fact::Started { rank: 0, life: 2 });
+    after(&mut job, Fact::Ready { rank: 0, life: 2 });
+    assert!(!job.images(0).has_file(1));
+}
+
+#[test]
 fn a_damaged_file_is_read_from_the_partner_and_then_from_nowhere() {
     let plan = with_partners(Protocol::Pessimistic, 1);
     let mut job = launched(plan, &[0, 1], 1, &[0]);
@@ -181,7 +258,8 @@ fn a_damaged_file_is_read_from_the_partner_and_then_from_nowhere() {
         (begins(&other), on(&other)),
         (vec![(0, From::File(1))], vec![(0, Some(1))])
     );
-    after(&mut job, file_lost(0, 1));
+    let lost = after(&mut job, file_lost(0, 1));
+    assert!(lost.contains(&Command::Collect { rank: 0, number: 1 }), "{lost:?}");
     let nowhere = after(&mut job, Fact::NotBegun { rank: 0, life: 3 });
     assert_eq!(begins(&nowhere), [(0, From::Beginning)]);
 }
@@ -193,8 +271,7 @@ fn what_was_to_go_to_a_lost_partner_goes_to_the_next() {
     (0..2).for_each(|rank| drop(after(&mut job, Fact::Written { rank, number: 1 })));
     let lost = after(&mut job, Fact::Down { node: 1 });
     for rank in 0..2 {
-        let replicate = Command::Replicate { rank, number: 1, to: 2 };
-        assert!(lost.contains(&replicate), "{lost:?}");
+        assert!(lost.contains(&replicate(rank, 1, 0, 2)), "{lost:?}");
     }
     assert_eq!(after(&mut job, stored(0, 1, Place::Node(1))), [], "it is gone");
     after(&mut job, Fact::Down { node: 2 });
@@ -209,15 +286,13 @@ fn what_a_lost_partner_had_goes_to_the_next() {
         after(&mut job, stored(rank, 1, Place::Node(to)));
     }
     let lost = after(&mut job, Fact::Down { node: 1 });
-    let (rank, number) = (0, 1);
-    assert!(lost.contains(&Command::Replicate { rank, number, to: 2 }), "{lost:?}");
+    assert!(lost.contains(&replicate(0, 1, 0, 2)), "{lost:?}");
     after(&mut job, stored(0, 1, Place::Node(2)));
     // So does what a rank begins from on another node.
     let moved = after(&mut job, Fact::Restart { rank: 1 });
     assert_eq!(on(&moved), [(2, None)]);
-    let (rank, life) = (1, 2);
-    let began = after(&mut job, Fact::Started { rank, life });
-    assert_eq!(began, [Command::Replicate { rank, number, to: 0 }]);
+    let began = after(&mut job, Fact::Started { rank: 1, life: 2 });
+    assert_eq!(began, [replicate(1, 1, 2, 0)]);
     after(&mut job, stored(1, 1, Place::Node(0)));
     after(&mut job, Fact::Down { node: 2 });
     let again = after(&mut job, Fact::Restart { rank: 1 });
@@ -231,10 +306,7 @@ fn what_a_lost_partner_had_goes_to_the_next() {
 fn nothing_is_forgotten_before_partners_have_two_images() {
     let mut job = launched(with_partners(Protocol::Pessimistic, 1), &[0, 1], 1, &[0]);
     for number in [1, 2] {
-        assert_eq!(
-            image(&mut job, 0, number),
-            [Command::Replicate { rank: 0, number, to: 1 }]
-        );
+        assert_eq!(image(&mut job, 0, number), [replicate(0, number, 0, 1)]);
         let forgets = Command::Forget { rank: 0, before: 1 };
         let expected = if number == 2 { vec![forgets] } else { vec![] };
         assert_eq!(after(&mut job, stored(0, number, Place::Node(1))), expected);
@@ -272,7 +344,7 @@ fn a_node_that_is_lost_while_all_return_makes_them_return_again() {
     after(&mut job, ended(0, 1));
     after(&mut job, Fact::Return { rank: 0 });
     after(&mut job, ended(1, 1));
-    // The last that was awaited goes with its node.
+    // The last awaited file goes with its node.
     let all = after(&mut job, Fact::Down { node: 2 });
     assert_eq!(on(&all), [(0, None), (1, None), (0, None)]);
     let ranks = vec![];
@@ -289,8 +361,7 @@ fn an_image_that_is_lost_while_what_was_in_transit_is_read_is_not_begun_from() {
     let plan = plan(Protocol::ChandyLamport, 2, true);
     let mut job = Coordinator::resume(plan, vec![former(vec![3, 4]), former(vec![3, 4])], [3, 4]);
     for node in 0..2 {
-        let (slots, spare) = (1, false);
-        after(&mut job, Fact::Up { node, slots, spare });
+        after(&mut job, up(node, 1));
     }
     after(&mut job, Fact::Placed { nodes: vec![0, 1] });
     after(&mut job, Fact::GoOn { together: false });
@@ -318,8 +389,7 @@ fn a_resumed_job_reads_files_where_they_are() {
         let ranks = vec![former(&[0, 1]), former(&[1]), former(&[1, 2])];
         let mut job = Coordinator::resume(plan(Protocol::Blocking, 3, true), ranks, []);
         for node in 0..3 {
-            let (slots, spare) = (1, false);
-            after(&mut job, Fact::Up { node, slots, spare });
+            after(&mut job, up(node, 1));
         }
         after(&mut job, Fact::Placed { nodes: vec![1, 0, 2] });
         job
@@ -340,8 +410,7 @@ fn ranks_that_are_added_go_where_most_slots_are_free() {
     let mut job = launched(plan(Protocol::None, 2, false), &[0, 1], 2, &[0, 0]);
     let added = after(&mut job, Fact::Spawned { ranks: 3 });
     assert_eq!(on(&added), [(1, None), (1, None), (0, None)]);
-    let (node, slots, spare) = (5, 1, false);
-    after(&mut job, Fact::Up { node, slots, spare });
+    after(&mut job, up(5, 1));
     assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 1 })), [(5, None)]);
 }
 
@@ -361,7 +430,8 @@ fn nobody_is_asked_again_before_all_have_answered() {
     assert!(lost.contains(&Command::Dropped { rank, why }), "{lost:?}");
 }
 
-/// A job of two ranks that logs messages has had two waves, and the node of the second rank is lost; what follows when rank 0 has ended, too.
+/// A job of two ranks that logs messages has had two waves, and loses the second rank's node. Returns the commands when
+/// rank 0 has ended, too.
 fn logs_lost_after_two_waves() -> (Coordinator, Vec<Command>) {
     let mut job = launched(with_partners(Protocol::Auto, 2), &[0, 1, 2], 1, &[0, 1]);
     wave_with_partners(&mut job, 1, [1, 2]);
@@ -377,21 +447,39 @@ fn logs_that_are_lost_begin_anew_with_what_the_wave_needs_and_older_images_go() 
     let (mut job, all) = logs_lost_after_two_waves();
     assert_eq!(begins(&all), [(0, From::Copy(2)), (1, From::File(2))]);
     assert_eq!(on(&all), [(0, None), (2, None)]);
-    let logs = all
-        .iter()
-        .position(|command| *command == Command::LogsOfWave { number: 2 });
+    let logs = all.iter().position(|command| *command == logs_of(2));
     let first = all.iter().position(|command| matches!(command, Command::Begin { .. }));
     assert!(logs.is_some() && logs < first, "{all:?}");
+    after(&mut job, Fact::Ready { rank: 0, life: 2 });
+    let gone = after(&mut job, Fact::Ready { rank: 1, life: 2 });
     for rank in 0..2 {
-        assert!(all.contains(&Command::Collect { rank, number: 1 }), "{all:?}");
+        assert!(gone.contains(&Command::Collect { rank, number: 1 }), "{gone:?}");
     }
-    // Once they are there each rank cuts its own off, as ever.
-    (0..2).for_each(|rank| drop(after(&mut job, Fact::Ready { rank, life: 2 })));
+    // The logs are there now, and each rank cuts its own off, as ever.
     after(&mut job, Fact::Return { rank: 0 });
     after(&mut job, ended(0, 2));
     let next = after(&mut job, ended(1, 2));
     assert_eq!(begins(&next), [(0, From::Copy(2)), (1, From::File(2))]);
-    assert!(!next.contains(&Command::LogsOfWave { number: 2 }), "{next:?}");
+    assert!(!next.contains(&logs_of(2)), "{next:?}");
+}
+
+/// Messages logged before the wave are lost.
+#[test]
+fn nobody_begins_alone_at_the_beginning_when_logs_have_begun_anew_behind_it() {
+    let (mut job, _) = logs_lost_after_two_waves();
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Ready { rank, life: 2 })));
+    let (rank, number, reason) = (0, 2, String::new());
+    let lost = Fact::CopyLost {
+        rank,
+        number,
+        stored: false,
+        reason: reason.clone(),
+    };
+    after(&mut job, lost);
+    after(&mut job, Fact::FileLost { rank, number, reason });
+    after(&mut job, ended(0, 2));
+    let next = after(&mut job, Fact::Restart { rank });
+    assert!(next.contains(&Command::CannotRecoverAlone { rank }), "{next:?}");
 }
 
 #[test]
@@ -399,7 +487,32 @@ fn logs_that_are_lost_are_put_back_by_each_attempt_to_return() {
     let (mut job, _) = logs_lost_after_two_waves();
     after(&mut job, ended(1, 2));
     let again = after(&mut job, ended(0, 2));
-    assert!(again.contains(&Command::LogsOfWave { number: 2 }), "{again:?}");
+    assert!(again.contains(&logs_of(2)), "{again:?}");
+}
+
+#[test]
+fn logs_that_are_lost_are_put_back_from_an_older_wave_if_the_newest_cannot_be_used() {
+    let (mut job, _) = logs_lost_after_two_waves();
+    after(&mut job, file_lost(1, 2));
+    after(&mut job, Fact::NotBegun { rank: 1, life: 2 });
+    let again = after(&mut job, ended(0, 2));
+    assert!(again.contains(&logs_of(1)), "{again:?}");
+    assert_eq!(begins(&again), [(0, From::File(1)), (1, From::File(1))]);
+}
+
+#[test]
+fn a_job_that_logs_goes_on_from_a_wave_with_what_lies_beside_its_images() {
+    let former = Former {
+        asked: 7,
+        begun: true,
+        files: vec![6, 7],
+        ..Former::default()
+    };
+    let plan = with_partners(Protocol::Auto, 2);
+    let mut job = Coordinator::resume(plan, vec![former.clone(), former], []);
+    let begun = after(&mut job, Fact::GoOn { together: true });
+    assert!(begun.contains(&logs_of(7)), "{begun:?}");
+    assert_eq!(begins(&begun), [(0, From::File(7)), (1, From::File(7))]);
 }
 
 #[test]
@@ -428,14 +541,7 @@ fn what_only_one_node_has_after_a_loss_goes_to_another_again() {
     let is_sent = |command: &Command| matches!(command, Command::Replicate { .. });
     assert!(!go.iter().any(is_sent), "both images are on two nodes: {go:?}");
     // So the next loss is survived, too.
-    after(
-        &mut job,
-        Fact::Up {
-            node: 3,
-            slots: 1,
-            spare: false,
-        },
-    );
+    after(&mut job, up(3, 1));
     after(&mut job, Fact::Down { node: 0 });
     after(&mut job, Fact::Return { rank: 0 });
     let all = after(&mut job, ended(1, 2));
@@ -446,17 +552,10 @@ fn what_only_one_node_has_after_a_loss_goes_to_another_again() {
     let go = after(&mut job, Fact::Ready { rank: 1, life: 3 });
     let sent: Vec<&Command> = go.iter().filter(|command| is_sent(command)).collect();
     let (rank, number, to) = (1, 1, 3);
-    assert_eq!(sent, [&Command::Replicate { rank, number, to }]);
+    assert_eq!(sent, [&replicate(rank, number, 1, to)]);
     after(&mut job, stored(rank, number, Place::Node(to)));
     // A node without ranks that had a file.
-    after(
-        &mut job,
-        Fact::Up {
-            node: 4,
-            slots: 0,
-            spare: false,
-        },
-    );
+    after(&mut job, up(4, 0));
     assert!(
         after(&mut job, Fact::Down { node: 4 })
             .iter()
@@ -464,7 +563,7 @@ fn what_only_one_node_has_after_a_loss_goes_to_another_again() {
     );
 }
 
-/// All ranks of two nodes are copied, those of node 1 leave, and both have ended so that they can go on from there.
+/// All ranks of two nodes are copied. Those of node 1 leave, and both have ended to go on from there.
 fn leaving(job: &mut Coordinator) -> Vec<Command> {
     assert_eq!(after(job, Fact::Leave { node: 1 }), [], "it waits for a wave");
     wave(job, 1);
@@ -482,8 +581,7 @@ fn ranks_leave_a_node_from_a_fresh_wave() {
         "nobody begins before the image of rank 1 is elsewhere"
     );
     let written = after(&mut job, Fact::Written { rank: 1, number: 1 });
-    let (rank, number, to) = (1, 1, 2);
-    assert_eq!(written, [Command::Replicate { rank, number, to }]);
+    assert_eq!(written, [replicate(1, 1, 1, 2)]);
     let all = after(&mut job, stored(1, 1, Place::Node(2)));
     assert_eq!(begins(&all), vec![(0, From::Copy(1)), (1, From::File(1))]);
     assert_eq!(on(&all), [(0, None), (2, None)]);
@@ -492,7 +590,7 @@ fn ranks_leave_a_node_from_a_fresh_wave() {
         all.contains(&Command::Left { node: 1 }) && all.contains(&ends),
         "{all:?}"
     );
-    // Nor does anybody come back, or leave an image there.
+    // Nor does a rank come back, or leave an image there.
     after(&mut job, Fact::Written { rank: 0, number: 1 });
     let lost = after(&mut job, Fact::Down { node: 1 });
     let ranks = vec![];
@@ -523,14 +621,98 @@ fn a_node_that_cannot_be_left_keeps_its_ranks() {
     assert_eq!(other, [], "node 1 is there for its ranks");
 }
 
+/// A job of two groups, of one rank each: both are copied, and rank 1 leaves its node.
+fn leaving_in_groups() -> Coordinator {
+    let plan = Plan {
+        groups: Grouping::Static { size: 1 },
+        groups_at_once: 1,
+        ..with_partners(Protocol::Group, 2)
+    };
+    let mut job = launched(plan, &[0, 1, 2], 2, &[0, 1]);
+    after(&mut job, Fact::Leave { node: 1 });
+    after(&mut job, Fact::Wanted { unit: 0 });
+    for rank in 0..2 {
+        after(&mut job, stopped(rank, 1));
+        let turn = Turn {
+            wave: 1,
+            group: rank + 1,
+        };
+        after(&mut job, Fact::Noticed { rank: 1 - rank, turn });
+        for moved in [1, 0] {
+            after(&mut job, Fact::Drained { rank, number: 1, moved });
+        }
+        after(&mut job, copied(rank, 1));
+    }
+    after(&mut job, ended(0, 1));
+    job
+}
+
+#[test]
+fn nobody_begins_before_those_who_leave_have_had_their_turn_to_write() {
+    let mut job = leaving_in_groups();
+    assert_eq!(after(&mut job, ended(1, 1)), [], "rank 0 writes, and rank 1 has yet to");
+    after(&mut job, Fact::Written { rank: 0, number: 1 });
+    let next = after(&mut job, stored(0, 1, Place::Node(2)));
+    assert!(next.contains(&Command::Write { rank: 1, number: 1 }), "{next:?}");
+    after(&mut job, Fact::Written { rank: 1, number: 1 });
+    let all = after(&mut job, stored(1, 1, Place::Node(2)));
+    assert_eq!(on(&all), [(0, None), (2, None)]);
+}
+
+#[test]
+fn nobody_waits_for_an_image_whose_copy_was_lost_before_its_turn_to_be_written() {
+    let mut job = leaving_in_groups();
+    let (rank, number, is_stored, reason) = (1, 1, false, String::new());
+    after(
+        &mut job,
+        Fact::CopyLost {
+            rank,
+            number,
+            stored: is_stored,
+            reason,
+        },
+    );
+    after(&mut job, ended(1, 1));
+    after(&mut job, Fact::Written { rank: 0, number });
+    let all = after(&mut job, stored(0, number, Place::Node(2)));
+    assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
+    assert!(!job.writes(1));
+}
+
+#[test]
+fn a_node_that_is_left_takes_its_logs_along() {
+    let mut job = launched(with_partners(Protocol::Auto, 2), &[0, 1, 2], 2, &[0, 1]);
+    leaving(&mut job);
+    after(&mut job, Fact::Written { rank: 1, number: 1 });
+    let all = after(&mut job, stored(1, 1, Place::Node(2)));
+    assert!(all.contains(&logs_of(1)), "{all:?}");
+    assert_eq!(begins(&all), [(0, From::Copy(1)), (1, From::File(1))]);
+}
+
+#[test]
+fn a_node_stays_until_all_have_begun_that_read_from_it() {
+    let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 1]);
+    leaving(&mut job);
+    after(&mut job, Fact::Written { rank: 0, number: 1 });
+    after(&mut job, stored(0, 1, Place::Node(1)));
+    after(&mut job, Fact::Written { rank: 1, number: 1 });
+    after(&mut job, Fact::Down { node: 0 });
+    let all = after(&mut job, stored(1, 1, Place::Node(2)));
+    assert_eq!(on(&all), [(2, Some(1)), (2, None)]);
+    assert!(!all.contains(&Command::Left { node: 1 }), "{all:?}");
+    (0..2).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 2 })));
+    after(&mut job, Fact::Ready { rank: 0, life: 2 });
+    let last = after(&mut job, Fact::Ready { rank: 1, life: 2 });
+    assert!(last.contains(&Command::Left { node: 1 }), "{last:?}");
+}
+
 #[test]
 fn the_loss_of_another_node_ends_no_wait_for_ever() {
     let mut job = launched(with_partners(Protocol::Blocking, 2), &[0, 1, 2], 2, &[0, 1]);
     leaving(&mut job);
     after(&mut job, Fact::Written { rank: 1, number: 1 });
     let lost = after(&mut job, Fact::Down { node: 2 });
-    let (rank, number, to) = (1, 1, 0);
-    assert!(lost.contains(&Command::Replicate { rank, number, to }), "{lost:?}");
+    assert!(lost.contains(&replicate(1, 1, 1, 0)), "{lost:?}");
     let all = after(&mut job, stored(1, 1, Place::Node(0)));
     assert_eq!(on(&all), [(0, None), (0, None)]);
 }
@@ -541,4 +723,69 @@ fn a_node_without_ranks_is_left_at_once_and_the_last_one_never() {
     assert_eq!(after(&mut job, Fact::Leave { node: 1 }), [Command::Left { node: 1 }]);
     let last = after(&mut job, Fact::Leave { node: 0 });
     assert!(matches!(last[..], [Command::Stays { node: 0, .. }]), "{last:?}");
+}
+
+/// Two ranks of node 1, which is to be left, and one of node 0, where messages are in channel memories.
+fn moving() -> Coordinator {
+    let mut job = launched(with_partners(Protocol::ChannelMemory, 3), &[0, 1, 2], 3, &[0, 1, 1]);
+    assert_eq!(after(&mut job, Fact::Leave { node: 1 }), [], "it waits for images");
+    job
+}
+
+#[test]
+fn ranks_that_recover_alone_move_one_after_the_other() {
+    let mut job = moving();
+    for (rank, place, is_last) in [(1, (2, None), false), (2, (0, Some(2)), true)] {
+        image(&mut job, rank, 1);
+        let has = after(&mut job, stored(rank, 1, Place::Node(2)));
+        let (number, life) = (1, 1);
+        assert_eq!(has, [Command::EndCopy { rank, number }, Command::Kill { rank, life }]);
+        let begun = after(&mut job, ended(rank, 1));
+        assert_eq!((begins(&begun), on(&begun)), (vec![(rank, From::File(1))], vec![place]));
+        let started = after(&mut job, Fact::Started { rank, life: 2 });
+        assert_eq!(started.contains(&Command::Left { node: 1 }), is_last, "{started:?}");
+    }
+    image(&mut job, 0, 1);
+    assert_eq!(after(&mut job, stored(0, 1, Place::Node(2))), [], "rank 0 stays");
+}
+
+#[test]
+fn a_rank_that_ends_before_it_moves_need_not() {
+    let mut job = moving();
+    for rank in [1, 2] {
+        image(&mut job, rank, 1);
+        let life = 1;
+        let orderly = true;
+        let finished = after(&mut job, Fact::Ended { rank, life, orderly });
+        assert_eq!(finished.contains(&Command::Left { node: 1 }), rank == 2, "{finished:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_before_its_image_is_elsewhere_moves_with_its_next_life() {
+    let mut job = moving();
+    image(&mut job, 1, 1);
+    after(&mut job, ended(1, 1));
+    let again = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(
+        (begins(&again), on(&again)),
+        (vec![(1, From::Copy(1))], vec![(1, None)])
+    );
+    after(&mut job, Fact::Started { rank: 1, life: 2 });
+    let has = after(&mut job, stored(1, 1, Place::Node(2)));
+    assert!(has.contains(&Command::Kill { rank: 1, life: 2 }), "{has:?}");
+    after(&mut job, Fact::Down { node: 1 });
+    let moved = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(on(&moved), [(2, None)], "its node may be lost meanwhile");
+    assert_eq!(after(&mut job, ended(1, 2)), []);
+}
+
+#[test]
+fn ranks_without_another_node_for_their_images_stay() {
+    let mut job = moving();
+    [0, 2]
+        .into_iter()
+        .for_each(|node| drop(after(&mut job, Fact::Down { node })));
+    let told = image(&mut job, 1, 1);
+    assert!(matches!(told.last(), Some(Command::Stays { node: 1, .. })), "{told:?}");
 }

@@ -1,5 +1,7 @@
-//! What the agent does with its mover: it starts it, and holds back what ranks say until other nodes have what that is about.
+//! The agent's side of its mover: it starts the mover, and holds back ranks' reports until other nodes have the data
+//! that these are about.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener;
 
@@ -9,21 +11,23 @@ use resurgo_protocol::kinds::{Kept, Waves};
 use resurgo_wire::control::{Nodes, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
-use super::shared::Held;
+use super::mirror::Ends;
+use super::shared::{Held, Returning, Waiting};
 use super::{Answer, HeldBack, Net};
 use crate::agent::guest::Guest;
+use crate::agent::vouched::Vouched;
 use crate::agent::{Agent, Source, Work};
 
 impl Work {
-    /// Messages go from memory to memory: not those that go through channel memories.
+    /// Messages go from memory to memory, not through channel memories.
     fn moves_messages(&self) -> bool {
         self.job.protocol.kept() != Kept::InChannelMemory
     }
 
-    /// What a rank says so is about words that others read.
+    /// A report of this kind is about words that other ranks read.
     pub fn is_flushed_before(&self, kind: Kind) -> bool {
         let has_stopped = match self.job.protocol.waves() {
-            // It writes them when it is copied.
+            // The rank writes these words when it is copied.
             Waves::Passing => false,
             _ => matches!(kind, Kind::Stopped | Kind::Drained | Kind::Noticed),
         };
@@ -45,8 +49,61 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Ranks are on another node than before. What their records held there does not count any more. Ranks that come
+    /// here begin with those logs only that are here.
+    fn take_over(&mut self, nodes: &Nodes, ends: &mut Ends) -> io::Result<()> {
+        let Some(former) = &self.job.nodes else { return Ok(()) };
+        let ranks = 0..self.ranks.len();
+        let moved = ranks.filter(|rank| former.of_rank.get(*rank) != nodes.of_rank.get(*rank));
+        let moved: Vec<usize> = moved.collect();
+        for rank in &moved {
+            let rank = *rank;
+            self.memory.forget_counts(rank)?;
+            if nodes.is_here(rank) {
+                self.memory.take_over(rank)?;
+                self.returning.lacks.push(rank as u32);
+            }
+        }
+        match self.job.piggybacks() {
+            true => self.forget_arrived(&moved, nodes, ends),
+            false => Ok(()),
+        }
+    }
+
+    /// Of the logs of ranks whose nodes are lost only what has come to ranks here that know what they had known has
+    /// arrived. To others it may not tell what their former lives had been told.
+    fn forget_arrived(&mut self, moved: &[usize], nodes: &Nodes, ends: &mut Ends) -> io::Result<()> {
+        let ranks = self.ranks.len();
+        let is_unplaced = |rank: &usize| {
+            let node = nodes.of_rank.get(*rank).copied().unwrap_or(nodes.own);
+            node != nodes.own && nodes.mesh.get(node as usize).is_none_or(Vec::is_empty)
+        };
+        let unplaced = (0..ranks).filter(is_unplaced);
+        let lost: BTreeSet<u32> = unplaced.chain(moved.iter().copied()).map(|rank| rank as u32).collect();
+        let Returning { lacks, lost: ever, .. } = &mut self.returning;
+        ever.extend(lost.iter().filter(|rank| !ever.contains(rank)).collect::<Vec<_>>());
+        for source in lost.iter().chain(lacks.iter()) {
+            let is_void = |to: &u32| !nodes.is_here(*to as usize) || lacks.contains(to);
+            for to in (0..ranks as u32).filter(is_void) {
+                self.memory.forget_log(*source as usize, to as usize)?;
+                ends.remove(&(*source, to));
+            }
+        }
+        Ok(())
+    }
+
+    /// A life that waits for logs ends when it has begun.
+    pub fn end_waiting(&mut self, rank: u32, life: u64) {
+        let waiting = self.returning.waiting.iter_mut();
+        waiting
+            .filter(|waiting| (waiting.rank, waiting.life) == (rank, life))
+            .for_each(|waiting| waiting.is_ended = true);
+    }
+}
+
 impl Agent {
-    /// Ranks will be in other places. Where there is a mover none runs, and it begins anew.
+    /// Ranks are about to change nodes. Where there is a mover it begins anew.
     pub fn move_ranks(&mut self, nodes: Nodes) -> io::Result<()> {
         for (rank, this) in self.work.ranks.iter_mut().enumerate() {
             if !nodes.is_here(rank) {
@@ -57,14 +114,28 @@ impl Agent {
             self.work.job.nodes = Some(nodes);
             return Ok(());
         }
+        let mut said_before = Vec::new();
         for held in std::mem::take(&mut self.held_back) {
-            if let Held::Fact(fact) = held.what {
-                self.report(fact);
+            match held.what {
+                Held::Fact(fact) => self.report(fact),
+                Held::Ended(ended) => self.send(&ToDispatcher::Ended(*ended))?,
+                Held::Said { rank, life, said } => said_before.push((rank, life, said)),
             }
         }
-        // It lets go of the memory and of the other nodes. Copies of ranks that wake up have its bell.
-        let bell = self.work.net.take().map(|net| net.shared.bell.clone());
-        let bell = bell.ok_or_else(|| io::Error::other("there is nothing that moves messages"))?;
+        let former = self.work.net.take().map(Net::stop);
+        let mut former = former.ok_or_else(|| io::Error::other("there is nothing that moves messages"))?;
+        if self.work.job.moves_ranks() {
+            self.work.take_over(&nodes, &mut former.ends)?;
+            former.lacks.clone_from(&self.work.returning.lacks);
+            former.returned.clone_from(&self.work.returning.returned);
+            former.lost.clone_from(&self.work.returning.lost);
+            former.vouched = std::mem::take(&mut self.work.returning.vouched);
+            // All is told anew.
+            self.work.vouched = Vouched::default();
+        } else {
+            // Logs begin anew.
+            former.ends.clear();
+        }
         for (rank, this) in self.work.ranks.iter_mut().enumerate() {
             let was_here = self.work.job.nodes.as_ref().is_none_or(|former| former.is_here(rank));
             this.images.lacks_log |= nodes.is_here(rank) && !was_here;
@@ -73,8 +144,50 @@ impl Agent {
         let listener = self.guest.as_ref().map(Guest::mesh).transpose()?;
         let listener = listener.ok_or_else(|| io::Error::other("there is no place where other nodes could call"))?;
         let (job, memory) = (&self.work.job, &self.work.memory);
-        self.work.net = Some(Net::with_bell(job, &nodes, memory, listener, bell)?);
+        self.work.net = Some(Net::after(former, job, &nodes, memory, listener)?);
+        // A lost node would never have answered. Where only its ranks begin again, others still are what they said.
+        let stands = |(rank, life, _): &(usize, u64, _)| self.work.ranks[*rank].number == *life;
+        said_before.retain(|said| self.work.job.moves_ranks() && stands(said));
+        for (rank, _, said) in said_before {
+            self.after_flush(rank, *said)?;
+        }
         self.watch_net()
+    }
+
+    /// Begins a life of a rank from a lost node once its logs are back. False: they are here.
+    pub fn waits_for_logs(&mut self, life: Waiting) -> bool {
+        let returning = &mut self.work.returning;
+        let waits = returning.lacks.contains(&life.rank);
+        if waits {
+            returning.waiting.push(life);
+        }
+        waits
+    }
+
+    /// The logs of `rank` have come back.
+    fn has_logs(&mut self, rank: u32) -> io::Result<()> {
+        let returning = &mut self.work.returning;
+        returning.lacks.retain(|lacks| *lacks != rank);
+        returning.returned.push(rank);
+        let waiting: Vec<Waiting> = returning.waiting.extract_if(.., |life| life.rank == rank).collect();
+        for life in waiting {
+            self.begin_here(rank, life.life, life.from, life.together, life.reads)?;
+            if life.is_ended {
+                self.work.end_awaited(rank, life.life);
+                self.work.ranks[rank as usize].end_by_order(life.life);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is here of the logs of `rank` is all that there is: other nodes get it.
+    pub fn has_all_logs(&mut self, rank: u32) {
+        let returned = &mut self.work.returning.returned;
+        let had_returned = returned.len();
+        returned.retain(|returned| *returned != rank);
+        if returned.len() < had_returned {
+            self.work.net.iter().for_each(|net| net.has_logs(rank));
+        }
     }
 
     pub fn watch_net(&self) -> io::Result<()> {
@@ -85,7 +198,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A rank has stopped, or has cut off its logs: that becomes known when what it has written is there where it is read.
+    /// A rank has stopped, or has cut off its logs: holds the report back until other nodes have the rank's writes.
     pub fn after_flush(&mut self, rank: usize, said: Datagram) -> io::Result<()> {
         let Some(net) = &mut self.work.net else { return Ok(()) };
         if said.kind == Kind::Ready {
@@ -103,7 +216,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A rank has been copied. Where nobody stops for that others look how far it had come: they must have it by then.
+    /// A rank is copied. In a wave that stops no rank, others read how far it had come: they must have that first.
     pub fn report_copied(&mut self, fact: Fact) {
         match self
             .work
@@ -119,7 +232,7 @@ impl Agent {
         }
     }
 
-    /// The mover has something to say.
+    /// The mover has answers.
     pub fn net_event(&mut self) -> io::Result<()> {
         let answers = self.work.net.as_ref().map_or(Vec::new(), Net::answers);
         for answer in answers {
@@ -129,6 +242,7 @@ impl Agent {
                     for held in due {
                         match held.what {
                             Held::Fact(fact) => self.report(fact),
+                            Held::Ended(ended) => self.send(&ToDispatcher::Ended(*ended))?,
                             Held::Said { rank, life, said } if self.work.ranks[rank].number == life => {
                                 self.said_of_image(rank, *said, None)?;
                             }
@@ -136,6 +250,7 @@ impl Agent {
                         }
                     }
                 }
+                Answer::Returned(rank) => self.has_logs(rank)?,
                 Answer::Failed(reason) => {
                     let reason = format!("messages between nodes cannot be moved: {reason}");
                     self.send(&ToDispatcher::Failed { reason })?;

@@ -1,11 +1,9 @@
-//! One connection to the mover of another node: bytes in and out, and who is at the other end.
+//! One connection to the mover of another node: its input, its output, and its peer.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, connect, socket};
 use resurgo_wire::frame::Error;
 use resurgo_wire::mesh::Frame;
 use resurgo_wire::output::Output;
@@ -13,27 +11,27 @@ use resurgo_wire::output::Output;
 use crate::reception::Admitted;
 use crate::stream::{Stream, Tls};
 
-/// Bytes that are read at a time, at most.
+/// Most bytes that one read takes.
 const READ: usize = 256 << 10;
 
-/// A socket that never blocks, and what has come and is to go.
+/// A socket that never blocks, with its input and output.
 pub struct Link {
     socket: Stream,
     input: Vec<u8>,
-    /// Of the input, what has come, and what of that has been used.
+    /// In the input: bytes received, and bytes used.
     filled: usize,
     used: usize,
     pub output: Output,
 }
 
-/// What a read or a write has come to.
+/// The result of a read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// There may be more.
     Some,
     /// Not now.
     Nothing,
-    /// The other side has gone.
+    /// The other side is gone.
     Gone,
 }
 
@@ -50,7 +48,7 @@ impl Link {
         })
     }
 
-    /// Somebody has called, and has said more already.
+    /// A caller that has proved the key, and may have sent more.
     pub fn called(visitor: Admitted) -> io::Result<Link> {
         let mut link = Link::new(visitor.stream)?;
         let room = link.input.get_mut(..visitor.said.len());
@@ -59,33 +57,25 @@ impl Link {
         Ok(link)
     }
 
-    /// Begins to call; the socket can be written to when that has succeeded or failed.
+    /// Begins a call; the socket becomes writable on success or failure.
     ///
     /// # Errors
-    /// It cannot succeed.
+    /// The call cannot succeed.
     pub fn call(address: SocketAddr, tls: Option<&Tls>) -> io::Result<Link> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::Inet,
-            SocketAddr::V6(_) => AddressFamily::Inet6,
-        };
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let fd = socket(family, SockType::Stream, flags, None)?;
-        let called = match address {
-            SocketAddr::V4(address) => connect(fd.as_raw_fd(), &SockaddrIn::from(address)),
-            SocketAddr::V6(address) => connect(fd.as_raw_fd(), &SockaddrIn6::from(address)),
-        };
-        match called {
-            Ok(()) | Err(Errno::EINPROGRESS) => Link::new(Stream::calling(TcpStream::from(fd), tls)?),
-            Err(error) => Err(error.into()),
-        }
+        Link::new(Stream::call(address, tls)?)
     }
 
-    /// Why the call has failed, if it has.
+    /// The address of the other side.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.socket.socket().peer_addr().ok().map(|address| address.ip())
+    }
+
+    /// Fails with the reason if the call has failed.
     pub fn is_connected(&self) -> bool {
         matches!(self.socket.socket().take_error(), Ok(None))
     }
 
-    /// Reads what has come, up to a bound.
+    /// Reads the input, up to a bound.
     pub fn read(&mut self) -> Moved {
         if self.used > 0 {
             self.input.copy_within(self.used..self.filled, 0);
@@ -107,20 +97,20 @@ impl Link {
         }
     }
 
-    /// There is something to be read that the socket does not tell of.
+    /// The stream has input that the socket does not show.
     pub fn holds(&self) -> bool {
         self.socket.holds()
     }
 
-    /// Nothing is to go.
+    /// There is no output.
     pub fn is_empty(&self) -> bool {
         self.output.is_empty() && !self.socket.owes()
     }
 
-    /// The next frame that has come whole. Call [`Link::take`] with its bytes when it has been used.
+    /// The next complete frame. Call [`Link::take`] with its bytes after use.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a frame.
     pub fn frame(&self) -> Result<Option<(Frame<'_>, usize)>, Error> {
         Frame::decode(&self.input[self.used..self.filled])
     }
@@ -129,7 +119,7 @@ impl Link {
         self.used += bytes;
     }
 
-    /// Writes what is to go, as much as the socket takes.
+    /// Writes output, as much as the socket takes.
     pub fn write(&mut self) -> Moved {
         while !self.output.is_empty() {
             match self.socket.write(self.output.bytes()) {

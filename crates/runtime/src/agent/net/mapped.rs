@@ -1,17 +1,24 @@
 //! The node memory as the mover sees it: mapped, and read and written while ranks do.
 //!
-//! A page that nobody has touched gets memory when it is read, too, so only what ranks use anyway is looked at.
+//! Reading an untouched page gives it memory, so the mover reads only parts that ranks use anyway.
 
 use std::fs::File;
 use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use resurgo_wire::node_memory::{Arena, BLOCK, Control, Field, Header, LARGE_PAGE, Layout, SEGMENT, control, ready};
+use resurgo_wire::direct::Word;
+use resurgo_wire::node_memory::{
+    AT_SOCKETS, Arena, BLOCK, Control, Field, Header, LARGE_PAGE, Layout, SEGMENT, control, ready,
+};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-/// The mapping, and what lies where.
+/// The mapping and its layout.
 pub struct Mapped {
     region: MmapRegion,
+    /// Wakes ranks that sleep at their sockets.
+    bells: UnixDatagram,
     pub layout: Layout,
 }
 
@@ -19,11 +26,13 @@ const INSIDE: &str = "a place in the memory";
 
 impl Mapped {
     /// # Errors
-    /// There are not so many addresses.
+    /// The address space is too small.
     pub fn new(file: &File, layout: Layout) -> io::Result<Mapped> {
         let file = FileOffset::new(file.try_clone()?, 0);
         let region = MmapRegion::from_file(file, layout.total()).map_err(io::Error::other)?;
-        Ok(Mapped { region, layout })
+        let bells = UnixDatagram::unbound()?;
+        bells.set_nonblocking(true)?;
+        Ok(Mapped { region, bells, layout })
     }
 
     /// An aligned word.
@@ -55,13 +64,18 @@ impl Mapped {
         self.word32(self.layout.arena(rank) + field.at)
     }
 
+    /// A word that `rank` and movers share about its channels to or from `other`.
+    pub fn direct(&self, rank: usize, other: usize, word: Word) -> &AtomicU64 {
+        self.word(self.layout.arena(rank) + self.layout.direct(other) + word as usize)
+    }
+
     /// Offset of a segment of the arena of `rank`.
     pub fn segment(&self, rank: usize, slot: usize) -> usize {
         self.layout.arena(rank) + self.layout.segments() + slot * SEGMENT
     }
 
-    /// Gives a block of segments of the arena of `rank` one large page: what will be written there costs no page faults. False: there is
-    /// none at hand.
+    /// Gives a block of segments of the arena of `rank` one large page: writing there costs no page faults. False:
+    /// there is none available.
     pub fn make_large(&self, rank: usize, block: usize) -> bool {
         let at = self.segment(rank, block * BLOCK);
         let there = self.region.get_slice(at, LARGE_PAGE).expect(INSIDE);
@@ -79,7 +93,8 @@ impl Mapped {
         there.copy_from(bytes);
     }
 
-    /// Tells `destination`, a rank of this node, that the channel from `source` has something new. As `doorbell::ring` does in ranks.
+    /// Tells `destination`, a rank of this node, of news in the channel from `source`. As `doorbell::ring` does in
+    /// ranks.
     pub fn ring(&self, source: usize, destination: usize) {
         ready::say(source, |field| self.control(destination, field));
         self.wake(destination);
@@ -88,15 +103,23 @@ impl Mapped {
     /// Wakes a rank of this node if it sleeps.
     pub fn wake(&self, rank: usize) {
         fence(Ordering::SeqCst);
-        if self.control32(rank, control::SLEEPING).load(Ordering::Relaxed) == 1 {
-            let bell = self.control32(rank, control::DOORBELL);
-            bell.fetch_add(1, Ordering::SeqCst);
-            // It fails for a wrong address only.
-            let _ = rustix::thread::futex::wake(bell, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+        match self.control32(rank, control::SLEEPING).load(Ordering::Relaxed) {
+            1 => {
+                let bell = self.control32(rank, control::DOORBELL);
+                bell.fetch_add(1, Ordering::SeqCst);
+                // It fails only for a wrong address.
+                let _ = rustix::thread::futex::wake(bell, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+            }
+            AT_SOCKETS => {
+                let name = format!("{:05x}", self.control(rank, control::BELL).load(Ordering::SeqCst));
+                // It fails where the socket is full, and then the rank is awake; or where the rank is gone.
+                let _ = SocketAddr::from_abstract_name(name).and_then(|name| self.bells.send_to_addr(&[0], &name));
+            }
+            _ => {}
         }
     }
 
-    /// Takes what ranks of this node have said of their channels to `rank`, which is on another one.
+    /// Takes the news that ranks of this node have for `rank`, which is on another one.
     pub fn take_ready(&self, rank: usize, found: impl FnMut(usize)) {
         ready::take(|field| self.control(rank, field), found);
     }

@@ -1,30 +1,45 @@
-//! What one other node has yet to get: of the logs of ranks here to ranks there, and of the words that those read.
+//! What one other node has yet to get: parts of the logs from ranks here to ranks there, and the words that those read.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use resurgo_protocol::causal::Event;
 use resurgo_wire::mesh::{Frame, Table, encode_run};
 use resurgo_wire::node_memory::{self as nm, CutTable, arena};
 
+use super::giving::{Channel, Giving};
+use super::known::Knowing;
 use super::mapped::Mapped;
 use super::tail::{Damaged, Run, Tail};
+
+/// Deliveries in one frame.
+const KNOWN_AT_ONCE: usize = 1024;
+/// No word has this value.
+const UNKNOWN: u64 = u64::MAX;
 
 /// What ranks of the job read of one another.
 #[derive(Debug, Clone, Copy)]
 pub struct Habits {
-    /// Logs are kept: senders look for cursors of images. Otherwise for what has been read.
+    /// Logs are kept: senders read cursors of images. Otherwise they read how much was consumed.
     pub logs: bool,
-    /// Ranks stopped by a wave look how much has been sent to them.
+    /// Ranks that a wave stops read how much others have sent to them.
     pub announces: bool,
-    /// Each rank is copied at a moment of its own: others look how far it had come.
+    /// Each rank is copied at a moment of its own: others read how far it had come.
     pub cuts: bool,
+    /// Nodes are lost with logs and records: later lives of senders read the records of their receivers.
+    pub counts: bool,
+    /// Ranks may carry channels themselves.
+    pub direct: bool,
+    /// The first generation of such channels, a random number.
+    pub generation: u64,
 }
 
 /// Something that may be new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Item {
-    /// The channel to a rank there, and what its source says to that.
+    /// The channel to a rank there, and its source's words for that rank.
     Channel(u32, u32),
     /// The oldest image of a rank.
     Oldest(u32),
@@ -32,6 +47,13 @@ enum Item {
     Image(u32, u8),
     Epoch(u64),
     Flush(u64),
+    /// What is here of the log of a rank that moved there from a lost node; and the report that this was all.
+    Back(u32, u32),
+    Returned(u32),
+    /// What is known here, before that.
+    Known,
+    /// Ranks do not carry this channel any more.
+    Revoke(Channel, u64),
 }
 
 pub struct Outgoing {
@@ -42,21 +64,35 @@ pub struct Outgoing {
     there: Vec<u32>,
     epoch: u64,
     tails: HashMap<(u32, u32), Tail>,
-    /// Channels of which it is not certain that the log is still what was copied.
+    /// Channels whose log may differ from the copied one.
     doubtful: HashSet<(u32, u32)>,
-    /// What has been told last, of words that are not 0 there.
+    /// The last values sent, or [`UNKNOWN`], of words that may differ from 0 there.
     told: HashMap<(u32, Table, u32), u64>,
     queue: VecDeque<Item>,
     queued: HashSet<(u32, u32)>,
-    /// Flushes that have not been answered.
+    /// Unanswered flushes; `late`: those that wait until the mover carries all channels.
     flushes: Vec<u64>,
-    /// The other node has said how far it is.
+    /// Ranks that came here from a lost node, and whose logs are not back.
+    absent: Vec<u32>,
+    /// Ranks that moved there from a lost node without their logs; `backs`: how much of these was sent back.
+    lacked: Vec<u32>,
+    backs: HashMap<(u32, u32), Tail>,
+    /// What is known here, as far as the other node has yet to be told.
+    pub knowing: Option<Knowing>,
+    known: VecDeque<Event>,
+    /// Ranks here that have come from a lost node, and do not know yet what their former lives knew.
+    pub unknown: Vec<u32>,
+    late: Vec<u64>,
+    pub giving: Giving,
+    /// The other node has reported its positions.
     is_open: bool,
 }
 
 impl Outgoing {
     pub fn new(memory: Arc<Mapped>, habits: Habits, here: Vec<u32>, there: Vec<u32>, epoch: u64) -> Outgoing {
         Outgoing {
+            giving: Giving::new(memory.clone(), habits.generation),
+            late: Vec::new(),
             memory,
             habits,
             here,
@@ -68,7 +104,58 @@ impl Outgoing {
             queue: VecDeque::new(),
             queued: HashSet::new(),
             flushes: Vec::new(),
+            absent: Vec::new(),
+            lacked: Vec::new(),
+            backs: HashMap::new(),
+            knowing: None,
+            known: VecDeque::new(),
+            unknown: Vec::new(),
             is_open: false,
+        }
+    }
+
+    /// Sets the ranks on this node, and on the other. New ones there read words that ranks here wrote before, and new
+    /// ones here may have written already.
+    pub fn grow(&mut self, here: &[u32], there: &[u32]) {
+        let senders = std::mem::replace(&mut self.here, here.to_vec());
+        let receivers = std::mem::replace(&mut self.there, there.to_vec());
+        for source in here {
+            for destination in there {
+                if !senders.contains(source) || !receivers.contains(destination) {
+                    self.news(*source, *destination);
+                }
+            }
+        }
+    }
+
+    /// These ranks have come here; their logs are not back yet.
+    pub fn lacks(&mut self, ranks: Vec<u32>) {
+        self.absent = ranks;
+    }
+
+    /// The logs of this rank are here.
+    pub fn has_logs(&mut self, rank: u32) {
+        self.absent.retain(|absent| *absent != rank);
+        for destination in self.there.clone() {
+            self.news(rank, destination);
+        }
+    }
+
+    /// The other node wants what is here of the logs of a rank there.
+    pub fn is_lacked(&mut self, source: u32) {
+        if self.there.contains(&source) {
+            self.lacked.push(source);
+        }
+    }
+
+    fn give_back(&mut self) {
+        if self.knowing.is_some() && !self.lacked.is_empty() {
+            self.queue.push_back(Item::Known);
+        }
+        for source in std::mem::take(&mut self.lacked) {
+            let logs = self.here.iter().map(|destination| Item::Back(source, *destination));
+            self.queue.extend(logs);
+            self.queue.push_back(Item::Returned(source));
         }
     }
 
@@ -78,27 +165,34 @@ impl Outgoing {
         self.queue.clear();
         self.queued.clear();
         self.tails.clear();
-        self.told.clear();
+        // The words may not have arrived: sends them again.
+        self.told.values_mut().for_each(|value| *value = UNKNOWN);
+        self.lacked.clear();
+        self.backs.clear();
+        self.known.clear();
+        self.late.clear();
+        self.giving.clear();
     }
 
-    /// How far the other node has a channel, in the present epoch.
+    /// The other node's position in a channel, in the present epoch.
     pub fn position(&mut self, source: u32, destination: u32, tail: Tail) {
         self.tails.insert((source, destination), tail);
     }
 
-    /// All positions have been told: goes on behind them.
+    /// The other node has sent all positions: goes on behind them.
     pub fn open(&mut self) {
         self.is_open = true;
         self.queue.push_back(Item::Epoch(self.epoch));
         if self.habits.logs {
             self.doubtful = self.tails.keys().copied().collect();
         }
+        self.give_back();
         self.look_everywhere();
         self.queue
             .extend(self.flushes.iter().map(|number| Item::Flush(*number)));
     }
 
-    /// All logs have been emptied, here.
+    /// All logs here are emptied.
     pub fn begin_epoch(&mut self, number: u64) {
         self.epoch = number;
         self.tails.clear();
@@ -106,6 +200,8 @@ impl Outgoing {
         self.told.clear();
         self.queue.clear();
         self.queued.clear();
+        self.late.clear();
+        self.giving.clear();
         if self.is_open {
             self.queue.push_back(Item::Epoch(number));
             self.look_everywhere();
@@ -121,7 +217,7 @@ impl Outgoing {
         }
     }
 
-    /// The oldest image of a rank is another one.
+    /// `rank` has another oldest image.
     pub fn forgets(&mut self, rank: u32) {
         if self.is_open {
             self.queue.push_back(Item::Oldest(rank));
@@ -135,7 +231,7 @@ impl Outgoing {
         }
     }
 
-    /// The logs of `rank`, which has returned to a wave and does not run yet, may end before what was copied.
+    /// `rank` has returned to a wave and does not run yet: its logs may end before the copied parts.
     pub fn cut_off(&mut self, rank: u32) {
         let of_rank = self.tails.keys().filter(|(source, _)| *source == rank);
         self.doubtful.extend(of_rank);
@@ -144,19 +240,60 @@ impl Outgoing {
         }
     }
 
-    /// Asks the other node to answer when it has all of which there has been news so far.
+    /// Asks the other node to answer when it has all news so far.
     pub fn flush(&mut self, number: u64) {
         self.flushes.push(number);
+        let given = self.giving.take_all_back(None);
+        self.tell_back(given);
         if self.is_open {
             self.queue.push_back(Item::Flush(number));
         }
     }
 
-    /// The other node has everything up to this flush. False: it was not asked.
+    /// The other node will answer none of these any more.
+    pub fn give_up_flushes(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.flushes)
+    }
+
+    /// The other node has all data before this flush. False: this node did not ask.
     pub fn flushed(&mut self, number: u64) -> bool {
         let known = self.flushes.len();
         self.flushes.retain(|asked| *asked != number);
         self.flushes.len() < known
+    }
+
+    fn tell_back(&mut self, over: Vec<(Channel, u64)>) {
+        let over = over.into_iter();
+        self.queue
+            .extend(over.map(|(channel, generation)| Item::Revoke(channel, generation)));
+    }
+
+    /// `rank`, of this node, has ended.
+    pub fn ended(&mut self, rank: u32) {
+        let given = self.giving.take_all_back(Some(rank));
+        self.tell_back(given);
+    }
+
+    /// Takes channels back from senders that had long enough to push.
+    ///
+    /// # Errors
+    /// A rank of this node has written a damaged log.
+    pub fn look_again(&mut self, now: Instant) -> Result<(), Damaged> {
+        let over = self.giving.look_again(now)?;
+        self.tell_back(over);
+        Ok(())
+    }
+
+    /// The other node reports its position in a channel that ranks carried.
+    pub fn behind(&mut self, channel: Channel, generation: u64, tail: Tail) {
+        if !self.giving.behind(channel, generation) {
+            return;
+        }
+        self.tails.insert(channel, tail);
+        self.news(channel.0, channel.1);
+        if !self.giving.waits() {
+            self.queue.extend(self.late.drain(..).map(Item::Flush));
+        }
     }
 
     fn look_everywhere(&mut self) {
@@ -175,24 +312,44 @@ impl Outgoing {
         !self.queue.is_empty()
     }
 
-    /// Appends what is new, up to about `most` bytes.
+    /// Appends news, up to about `most` bytes.
     ///
     /// # Errors
-    /// A rank of this node has written what is no log.
+    /// A rank of this node has written a damaged log.
     pub fn fill(&mut self, out: &mut Vec<u8>, most: usize) -> Result<(), Damaged> {
         while out.len() < most
             && let Some(item) = self.queue.pop_front()
         {
             match item {
                 Item::Epoch(number) => Frame::Epoch { number }.encode(out),
+                Item::Flush(number) if self.giving.waits() => self.late.push(number),
                 Item::Flush(number) => Frame::Flush { number }.encode(out),
+                Item::Revoke((source, destination), generation) => {
+                    let back = Frame::Back {
+                        source,
+                        destination,
+                        generation,
+                    };
+                    back.encode(out);
+                }
+                Item::Known => {
+                    if self.tell_known(out, most)? {
+                        self.queue.push_front(item);
+                    }
+                }
+                Item::Returned(source) => Frame::Returned { source }.encode(out),
+                Item::Back(source, destination) => {
+                    if self.ship_back(source, destination, out, most)? {
+                        self.queue.push_front(item);
+                    }
+                }
                 Item::Oldest(rank) => self.tell_oldest(rank, out),
                 Item::Image(rank, slot) => self.tell_image(rank, slot, out),
                 Item::Channel(source, destination) => {
                     self.queued.remove(&(source, destination));
                     if self.ship(source, destination, out, most)? {
                         self.queued.insert((source, destination));
-                        // Others wait as well, but what is to be flushed stays before that.
+                        // Other items wait as well, but items of a flush go first.
                         match self.flushes.is_empty() {
                             true => self.queue.push_back(item),
                             false => self.queue.push_front(item),
@@ -204,9 +361,19 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Says what is new of one channel. True: there is more.
+    /// Appends the news of one channel. True: there is more.
     fn ship(&mut self, source: u32, destination: u32, out: &mut Vec<u8>, most: usize) -> Result<bool, Damaged> {
+        if self.absent.contains(&source) {
+            return Ok(false);
+        }
         let channel = (source, destination);
+        if !self.giving.carries(channel) {
+            if let Some(generation) = self.giving.look(channel)? {
+                self.queue.push_back(Item::Revoke(channel, generation));
+            }
+            self.tell_words(source, destination, out);
+            return Ok(false);
+        }
         if self.doubtful.remove(&channel) {
             self.settle(source, destination, out)?;
         }
@@ -236,7 +403,61 @@ impl Outgoing {
             self.tails.insert(channel, tail);
         }
         self.tell_words(source, destination, out);
+        if self.habits.direct && !is_more && self.flushes.is_empty() {
+            self.giving.offer(channel, tail, out);
+        }
         Ok(is_more)
+    }
+
+    /// Sends back a log's copy. True: there is more.
+    fn ship_back(&mut self, source: u32, destination: u32, out: &mut Vec<u8>, most: usize) -> Result<bool, Damaged> {
+        let head = self.head(source, destination);
+        if head == 0 {
+            return Ok(false);
+        }
+        let mut tail = match self.backs.get(&(source, destination)) {
+            Some(tail) => *tail,
+            None => {
+                self.say_head(source, head, out);
+                let word = Frame::Tell {
+                    rank: source,
+                    table: Table::Channel,
+                    index: destination,
+                    value: head,
+                };
+                word.encode(out);
+                Tail::first(head)
+            }
+        };
+        let mut is_more = true;
+        while is_more && out.len() < most {
+            let run = tail.run(&self.memory, source as usize)?;
+            is_more = !run.is_empty();
+            if is_more {
+                if run.next != 0 {
+                    self.say_head(source, run.next, out);
+                }
+                self.copy(source, destination, &run, out);
+                tail = run.behind();
+            }
+        }
+        self.backs.insert((source, destination), tail);
+        Ok(is_more)
+    }
+
+    /// Tells what is known here. True: there is more.
+    fn tell_known(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool, Damaged> {
+        if let Some(knowing) = self.knowing.as_ref().filter(|_| self.known.is_empty()) {
+            let here = self.here.iter().copied();
+            let here = here.filter(|rank| !self.unknown.contains(rank));
+            self.known = knowing.tell(&self.memory, here)?.into();
+        }
+        while !self.known.is_empty() && out.len() < most {
+            let events = self.known.drain(..self.known.len().min(KNOWN_AT_ONCE));
+            let events: Vec<u8> = events.flat_map(|event| nm::event_bytes(&event)).collect();
+            Frame::Known { events: &events }.encode(out);
+        }
+        Ok(!self.known.is_empty())
     }
 
     fn head(&self, source: u32, destination: u32) -> u64 {
@@ -249,7 +470,7 @@ impl Outgoing {
         self.memory.word(at).load(Ordering::Acquire)
     }
 
-    /// The source has begun a segment, which may have been another channel's: that must not begin there any more.
+    /// The source has begun a segment, which another channel may have used: that channel no longer begins there.
     fn begin_segment(&mut self, source: u32, reference: u64, out: &mut Vec<u8>) {
         for destination in self.there.clone() {
             if self.tails.contains_key(&(source, destination)) {
@@ -257,6 +478,10 @@ impl Outgoing {
                 self.tell(source, Table::Channel, destination, head, out);
             }
         }
+        self.say_head(source, reference, out);
+    }
+
+    fn say_head(&self, source: u32, reference: u64, out: &mut Vec<u8>) {
         let slot = nm::dereference(reference).1;
         let begun = self.memory.word(self.memory.segment(source as usize, slot));
         Frame::Head {
@@ -281,18 +506,18 @@ impl Outgoing {
         encode_run(out, &frame, run.end - run.at.place, |to| self.memory.read(from, to));
     }
 
-    /// The log may have been cut off, or the other node may have been told so by nobody.
+    /// Checks the copied place: the log may be cut off, and the other node may not know.
     fn settle(&mut self, source: u32, destination: u32, out: &mut Vec<u8>) -> Result<(), Damaged> {
         let Some(tail) = self.tails.remove(&(source, destination)) else {
             return Ok(());
         };
-        let head = self.head(source, destination);
+        let head = || self.head(source, destination);
+        let (head, settled) = tail.settle(&self.memory, source as usize, head)?;
         if head == 0 {
-            // The receiver forgets its place with that.
-            self.told.insert((source, Table::Channel, destination), u64::MAX);
+            // The receiver then forgets its place.
+            self.told.insert((source, Table::Channel, destination), UNKNOWN);
             return Ok(());
         }
-        let settled = tail.settle(&self.memory, source as usize, head)?;
         self.tails.insert((source, destination), settled);
         self.tell(source, Table::Channel, destination, head, out);
         if settled != tail {
@@ -307,8 +532,9 @@ impl Outgoing {
     }
 
     fn tell(&mut self, rank: u32, table: Table, index: u32, value: u64, out: &mut Vec<u8>) {
-        let told = self.told.insert((rank, table, index), value).unwrap_or(0);
+        let told = self.told.get(&(rank, table, index)).copied().unwrap_or(0);
         if told != value {
+            self.told.insert((rank, table, index), value);
             let word = Frame::Tell {
                 rank,
                 table,
@@ -319,9 +545,9 @@ impl Outgoing {
         }
     }
 
-    /// What `rank` says to `other` beside messages.
+    /// Appends the words of `rank` for `other`.
     fn tell_words(&mut self, rank: u32, other: u32, out: &mut Vec<u8>) {
-        // In this order: what has been read since the cut is seen with the cut.
+        // In this order: a reader that sees the cut also sees what was read since.
         let read = self.table(rank, Table::Consumed, other);
         if self.habits.cuts {
             let wave = self.table(rank, Table::CutWave, other);
@@ -331,8 +557,12 @@ impl Outgoing {
             }
             self.tell(rank, Table::CutWave, other, wave, out);
         }
-        if !self.habits.logs {
+        if !self.habits.logs || self.habits.counts {
             self.tell(rank, Table::Consumed, other, read, out);
+        }
+        if self.habits.direct {
+            let door = self.table(rank, Table::Door, 0);
+            self.tell(rank, Table::Door, 0, door, out);
         }
         if self.habits.announces {
             let sent = self.table(rank, Table::Announced, other);
@@ -340,7 +570,7 @@ impl Outgoing {
         }
     }
 
-    /// From where on an image of `rank` needs the logs to it.
+    /// The places from which an image of `rank` needs logs.
     fn tell_image(&mut self, rank: u32, slot: u8, out: &mut Vec<u8>) {
         for source in self.there.clone() {
             let serial = self.table(rank, Table::Cursor(slot), source);
@@ -350,7 +580,7 @@ impl Outgoing {
         self.tell(rank, Table::Number(slot), 0, number, out);
     }
 
-    /// Which image is the oldest of `rank`, behind where that was in its channels.
+    /// The oldest image of `rank`, after its position in its channels.
     fn tell_oldest(&mut self, rank: u32, out: &mut Vec<u8>) {
         let oldest = || {
             let word = self.memory.arena32(rank as usize, arena::OLDEST_IMAGE);
@@ -358,14 +588,16 @@ impl Outgoing {
         };
         let (image, cursors) = loop {
             let image = oldest();
-            let slot = image.checked_sub(1).map(|slot| Table::Cursor(slot as u8));
+            let slot = image.checked_sub(1).map(|slot| slot as u8);
             let cursors = slot.into_iter().flat_map(|slot| {
                 let sources = self.there.iter();
-                sources.map(move |source| (slot, *source))
+                sources.map(move |source| (Table::Cursor(slot), *source))
             });
+            let clock = slot.filter(|_| self.habits.counts).map(|slot| (Table::Clock(slot), 0));
+            let cursors = cursors.chain(clock);
             let cursors = cursors.map(|(slot, source)| (slot, source, self.table(rank, slot, source)));
             let cursors: Vec<_> = cursors.collect();
-            // A slot is used again only when its image is not the oldest any more.
+            // A slot is reused only after its image is not the oldest any more.
             if oldest() == image {
                 break (image, cursors);
             }

@@ -1,39 +1,42 @@
-//! Another node: the connection to it, what it has yet to get, and the copy of what its ranks have written.
+//! Another node: the connection to it, the data that it has yet to get, and the copy of its ranks' writes.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
+use resurgo_protocol::causal::Event;
+use resurgo_wire::control::MOST_NODES;
 use resurgo_wire::frame::Error;
 use resurgo_wire::handshake::{Greeting, Hello, KEY_BYTES, Server};
 use resurgo_wire::mesh::Frame;
+use resurgo_wire::node_memory::events_of;
 
+use super::known::Unusable;
 use super::link::{Link, Moved};
 use super::mirror::{Foreign, Mirror};
 use super::outgoing::Outgoing;
 use super::tail::{Damaged, Tail};
 use crate::stream::Tls;
 
-/// Bytes that are made ready to be sent at a time.
+/// Bytes prepared for sending at a time.
 const BATCH: usize = 256 << 10;
-/// Batches to one node before others have their turn.
+/// Batches to one node before the next node's turn.
 const TURN: usize = 4;
-/// Time between two calls, at first and in the end.
+/// Time between two calls, at first and at last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Who this mover is, to another.
+/// How this mover identifies itself.
 pub struct Identity {
     pub node: u32,
-    pub nodes: u32,
     pub key: [u8; KEY_BYTES],
     pub tls: Option<Tls>,
 }
 
-/// How far the connection has come.
+/// The stage of the connection.
 enum Stage {
     None,
-    /// This node has called, and says who it is.
+    /// This node has called, and identifies itself.
     Calling(Link, Greeting),
     /// Both know each other.
     Open(Link),
@@ -45,15 +48,19 @@ pub struct Peer {
     next_address: usize,
     calls: bool,
     stage: Stage,
-    /// When it is called again, if it is.
+    /// When to call again, if at all.
     call_at: Option<Instant>,
     pause: Duration,
     pub outgoing: Outgoing,
-    mirror: Mirror,
+    pub mirror: Mirror,
     /// Flushes that it has answered.
     pub flushed: Vec<u64>,
-    /// There is more than the socket takes.
+    /// What is known there.
+    pub told: Vec<Event>,
+    /// There is more output than the socket takes.
     pub is_full: bool,
+    /// The node is lost, and its ranks do not begin again.
+    pub is_lost: bool,
 }
 
 /// Why the job cannot go on.
@@ -65,6 +72,8 @@ pub enum Trouble {
     Stranger { node: u32, error: Error },
     #[error(transparent)]
     Foreign(#[from] Foreign),
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
 }
 
 impl Peer {
@@ -81,8 +90,23 @@ impl Peer {
             outgoing,
             mirror,
             flushed: Vec::new(),
+            told: Vec::new(),
             is_full: false,
+            is_lost: false,
         }
+    }
+
+    /// Sets the number of ranks, and which are here and on the other node.
+    ///
+    /// # Errors
+    /// Input that had waited for this is invalid.
+    pub fn grow(&mut self, ranks: usize, here: &[u32], there: &[u32]) -> Result<(), Trouble> {
+        self.outgoing.grow(here, there);
+        self.mirror.grow(ranks, here, there);
+        if let Stage::Open(link) = &mut self.stage {
+            self.mirror.say_ranks(link.output.end());
+        }
+        self.hear_all()
     }
 
     pub fn call_at(&self) -> Option<Instant> {
@@ -96,14 +120,14 @@ impl Peer {
         }
     }
 
-    /// Whether what comes is wanted now: not before the epoch has begun here that it belongs to.
+    /// Whether to read input now: not before its epoch has begun here.
     pub fn listens(&self) -> bool {
         !self.mirror.is_behind()
     }
 
-    /// Whether it must be told when the socket takes more.
+    /// Whether to wait for room in the socket.
     pub fn wants_room(&self) -> bool {
-        self.is_full || matches!(self.stage, Stage::Calling(..))
+        self.is_full
     }
 
     /// Calls the other node.
@@ -117,7 +141,7 @@ impl Peer {
         };
         let hello = Hello {
             rank: own.node,
-            size: own.nodes,
+            size: MOST_NODES,
             incarnation: 0,
             nonce,
         };
@@ -127,26 +151,56 @@ impl Peer {
         self.is_full = true;
     }
 
-    /// The other node has called, and proved who it is.
+    /// The other node has called, and proved its identity.
     ///
     /// # Errors
-    /// What it has said at once cannot be understood.
+    /// Its first input is invalid, or a rank has written a damaged log.
     pub fn called(&mut self, link: Link) -> Result<(), Trouble> {
         self.outgoing.close();
-        self.begin(link);
+        self.begin(link)?;
         self.hear_all()
     }
 
-    fn begin(&mut self, mut link: Link) {
-        self.mirror.begin_connection();
+    fn begin(&mut self, mut link: Link) -> Result<(), Trouble> {
+        self.mirror.close();
+        self.mirror.settle(None)?;
+        if self.mirror.waits() {
+            // The ends of its copies are certain once no rank writes: soon.
+            self.hang_up();
+            return Ok(());
+        }
+        self.mirror.begin_connection(link.address());
         self.mirror.say_where(link.output.end());
         self.stage = Stage::Open(link);
+        self.told.clear();
         self.is_full = false;
         self.pause = FIRST_PAUSE;
+        Ok(())
     }
 
-    /// The connection is gone. Who has called calls again.
+    /// Does the work that is due.
+    ///
+    /// # Errors
+    /// A rank has written a damaged log.
+    pub fn tend(&mut self, now: Instant) -> Result<(), Trouble> {
+        let out = match &mut self.stage {
+            Stage::Open(link) => Some(link.output.end()),
+            _ => None,
+        };
+        self.mirror.settle(out)?;
+        self.outgoing.look_again(now)?;
+        Ok(())
+    }
+
+    /// When [`Self::tend`] is due.
+    pub fn due(&self) -> Option<Instant> {
+        let soon = self.mirror.waits().then(Instant::now);
+        soon.into_iter().chain(self.outgoing.giving.due()).min()
+    }
+
+    /// The connection is broken. The calling side calls again.
     pub fn hang_up(&mut self) {
+        self.mirror.close();
         self.stage = Stage::None;
         self.is_full = false;
         self.outgoing.close();
@@ -156,17 +210,25 @@ impl Peer {
         }
     }
 
-    /// All logs have been emptied.
+    /// The node is lost, and its ranks do not begin again: nothing goes there or comes from there.
+    pub fn lose(&mut self) {
+        (self.is_lost, self.calls) = (true, false);
+        self.call_at = None;
+        self.hang_up();
+        self.flushed.extend(self.outgoing.give_up_flushes());
+    }
+
+    /// All logs are emptied.
     ///
     /// # Errors
-    /// What had waited for that cannot be understood.
+    /// Input that had waited for this is invalid.
     pub fn begin_epoch(&mut self, number: u64) -> Result<(), Trouble> {
         self.outgoing.begin_epoch(number);
         self.mirror.begin_epoch(number);
         self.hear_all()
     }
 
-    /// Takes in what has come.
+    /// Reads input.
     ///
     /// # Errors
     /// The job cannot go on.
@@ -174,7 +236,7 @@ impl Peer {
         let is_over = what.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
         let moved = match &mut self.stage {
             Stage::None => return Ok(()),
-            // What has come and has not been taken is sent again.
+            // The other node sends unused input again.
             Stage::Open(_) if self.mirror.is_behind() => match is_over {
                 true => Moved::Gone,
                 false => Moved::Nothing,
@@ -192,7 +254,7 @@ impl Peer {
         }
     }
 
-    /// Also what has come and the socket does not tell of any more.
+    /// Also input that the socket no longer shows.
     fn hear_all(&mut self) -> Result<(), Trouble> {
         self.hear()?;
         while let Stage::Calling(link, _) | Stage::Open(link) = &mut self.stage
@@ -222,7 +284,7 @@ impl Peer {
             link.take(used);
             Frame::Handshake(word).encode(link.output.end());
             if let Stage::Calling(link, _) = std::mem::replace(&mut self.stage, Stage::None) {
-                self.begin(link);
+                self.begin(link)?;
             }
         }
         let Stage::Open(link) = &mut self.stage else {
@@ -235,6 +297,7 @@ impl Peer {
             let Some((frame, used)) = frame else { break };
             let mut answer = None;
             match frame {
+                Frame::Ranks { count } => mirror.hear_ranks(count as usize),
                 Frame::Epoch { number } => mirror.hear_epoch(number),
                 Frame::Position {
                     source,
@@ -247,7 +310,30 @@ impl Peer {
                         outgoing.position(source, destination, Tail { reference, place });
                     }
                 }
+                Frame::Behind {
+                    source,
+                    destination,
+                    generation,
+                    reference,
+                    place,
+                } => {
+                    if mirror.is_current() {
+                        let place = place as usize;
+                        outgoing.behind((source, destination), generation, Tail { reference, place });
+                    }
+                }
                 Frame::Begin => outgoing.open(),
+                Frame::Lacks { source } => outgoing.is_lacked(source),
+                Frame::Returned { source } => {
+                    if mirror.is_current() {
+                        mirror.has_returned(source);
+                    }
+                }
+                Frame::Known { events } => {
+                    if mirror.is_current() {
+                        self.told.extend(events_of(events));
+                    }
+                }
                 Frame::Flush { number } => answer = Some(Frame::Flushed { number }),
                 Frame::Flushed { number } => {
                     if outgoing.flushed(number) {
@@ -264,7 +350,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends what is new. True: there is more, and the socket takes it.
+    /// Sends news. True: there is more, and the socket takes it.
     ///
     /// # Errors
     /// The job cannot go on.

@@ -1,54 +1,62 @@
-//! What a node has of images of other nodes' ranks.
+//! A node's copies of images of other nodes' ranks, and its pieces of parity.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use resurgo_wire::replica::Offer;
+use resurgo_wire::replica::{Offer, What};
 
-use super::shelf::Shelf;
-use crate::note::file_name;
+use super::shelf::{self, Shelf};
+use crate::note::{file_name, log_of};
 
-/// What can be known of the files that are sent.
+/// What names of pieces begin with.
+pub const PIECES: &str = "set-";
+
+/// The checks of the files that are sent.
 #[derive(Clone, Copy)]
 pub struct Contents {
-    /// The parts of a file that are needed, in ascending order; the rest is as good as zeros.
+    /// The needed parts of a file, in ascending order; the rest counts as zeros.
     pub parts: fn(&File) -> io::Result<Vec<Range<u64>>>,
-    /// Whether the file is the one that is offered, by what can be known quickly; why not.
+    /// Quick check that the file is the offered one; the error says why not.
     pub is_it: fn(File, &Offer) -> Result<(), String>,
-    /// Whether all of it is right; what is wrong.
+    /// Check that all of it is right; the error says what is wrong.
     pub is_whole: fn(File, &Offer) -> Result<(), String>,
 }
 
-/// A whole copy.
+/// A file for a partner.
+pub struct Parcel {
+    pub offer: Offer,
+    pub file: File,
+    /// Data that belongs to it and is not in its file.
+    pub beside: Arc<Vec<u8>>,
+}
+
+/// A complete copy. The data beside it is in a file of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub offer: Offer,
     /// On the shelf.
     pub name: OsString,
-    pub beside: Arc<Vec<u8>>,
-    /// This node has made the file, so it is its to remove.
+    /// This node has made the file, and removes it.
     is_own: bool,
 }
 
-/// A file that has come in part.
+/// A partly received file.
 pub struct Partial {
     pub offer: Offer,
     name: OsString,
     file: File,
-    /// Up to here it is complete.
+    /// The end of the complete part.
     position: u64,
     beside: Vec<u8>,
-    /// The file was here already, and is somebody else's.
-    is_seen: bool,
 }
 
-/// What is to be done about an offer.
+/// How to treat an offer.
 pub enum Taking {
     /// It is here already.
     Whole,
@@ -58,10 +66,11 @@ pub enum Taking {
 pub struct Keeper {
     node: u32,
     shelf: Shelf,
-    pub contents: Contents,
-    held: Mutex<BTreeMap<(u32, u64), Held>>,
-    /// By rank: those that nobody brings at the moment.
-    partial: Mutex<HashMap<u32, Partial>>,
+    images: Contents,
+    pieces: Contents,
+    held: Mutex<BTreeMap<What, Held>>,
+    /// Partial files without a sender at the moment.
+    partial: Mutex<Vec<Partial>>,
     begun: AtomicU64,
 }
 
@@ -69,9 +78,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The name of an image file of a rank, on each node.
-fn image(rank: u32, number: u64) -> OsString {
-    file_name(rank as usize, number).into()
+/// The name of a file on each node.
+pub fn name_of(what: What) -> OsString {
+    match what {
+        What::Image { rank, number } => file_name(rank as usize, number).into(),
+        What::Piece { number, set, index } => format!("{PIECES}{set}.{index}-{number}").into(),
+    }
+}
+
+/// A part of this file is of no use once `next` comes: an image of the same rank, or a piece of a later wave.
+fn is_over(former: What, next: What) -> bool {
+    match (former, next) {
+        (What::Image { rank, .. }, What::Image { rank: of, .. }) => rank == of,
+        (What::Piece { number, .. }, What::Piece { number: later, .. }) => number < later || former == next,
+        _ => false,
+    }
 }
 
 impl Partial {
@@ -79,23 +100,23 @@ impl Partial {
         self.position
     }
 
-    /// The next part has come.
+    /// Writes the next part.
     ///
     /// # Errors
-    /// The file cannot be written, or the part is not one that can be next.
+    /// The file cannot be written, or the part is out of order.
     pub fn write(&mut self, position: u64, bytes: &[u8]) -> io::Result<()> {
         let end = position.checked_add(bytes.len() as u64);
         let end = end.filter(|end| position >= self.position && *end <= self.offer.length);
-        let end = end.ok_or_else(|| io::Error::other("a part of the image that is not next"))?;
+        let end = end.ok_or_else(|| io::Error::other("a part of the file that is not next"))?;
         self.file.write_all_at(bytes, position)?;
         self.position = end;
         Ok(())
     }
 
-    /// The same with what does not belong to the file.
+    /// The same for the data beside the file.
     pub fn take_beside(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.beside.len() as u64 + bytes.len() as u64 > self.offer.beside {
-            return Err(io::Error::other("more comes beside the image than was said"));
+            return Err(io::Error::other("more comes beside the file than was said"));
         }
         self.beside.extend_from_slice(bytes);
         Ok(())
@@ -103,73 +124,117 @@ impl Partial {
 }
 
 impl Keeper {
-    /// That of node `node`.
-    pub fn new(node: u32, shelf: Shelf, contents: Contents) -> Keeper {
+    /// The keeper of node `node`.
+    pub fn new(node: u32, shelf: Shelf, images: Contents, pieces: Contents) -> Keeper {
         Keeper {
             node,
             shelf,
-            contents,
+            images,
+            pieces,
             held: Mutex::default(),
             partial: Mutex::default(),
             begun: AtomicU64::new(0),
         }
     }
 
-    /// The copy of an image, if it is here whole.
-    pub fn held(&self, rank: u32, number: u64) -> Option<Held> {
-        lock(&self.held).get(&(rank, number)).cloned()
+    /// The checks of such files.
+    pub fn contents(&self, what: What) -> &Contents {
+        match what {
+            What::Image { .. } => &self.images,
+            What::Piece { .. } => &self.pieces,
+        }
     }
 
-    /// The file of a copy.
+    /// Where all files are.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// The file, if it is complete.
+    pub fn held(&self, what: What) -> Option<Held> {
+        lock(&self.held).get(&what).cloned()
+    }
+
+    /// The file, for another node.
+    pub fn parcel(&self, what: What) -> io::Result<Parcel> {
+        let held = self.held(what).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Parcel {
+            file: self.open(&held)?,
+            beside: Arc::new(self.beside(what)?),
+            offer: held.offer,
+        })
+    }
+
+    /// The file.
     pub fn open(&self, held: &Held) -> io::Result<File> {
         self.shelf.open(&held.name)
     }
 
-    /// Somebody offers an image.
+    /// What lies beside it, if anything does.
+    pub fn open_beside(&self, held: &Held) -> io::Result<Option<File>> {
+        match held.offer.beside {
+            0 => Ok(None),
+            _ => self.shelf.open(&log_of(&held.name)).map(Some),
+        }
+    }
+
+    /// Looks at all of the file.
     ///
     /// # Errors
-    /// Why it is not taken, in words for people.
+    /// It is not there or damaged, in words.
+    pub fn check(&self, what: What) -> Result<(), String> {
+        let held = self.held(what).ok_or("this node does not have it")?;
+        let file = self.open(&held).map_err(|error| error.to_string())?;
+        (self.contents(what).is_whole)(file, &held.offer)
+    }
+
+    /// Bytes that this node holds for others: in copies, and in pieces.
+    pub fn bytes(&self) -> [u64; 2] {
+        let mut bytes = [0; 2];
+        for (what, held) in lock(&self.held).iter().filter(|(_, held)| held.is_own) {
+            bytes[usize::from(what.image().is_none())] += held.offer.length + held.offer.beside;
+        }
+        bytes
+    }
+
+    /// A sender offers a file.
+    ///
+    /// # Errors
+    /// Why the node does not take it, for people.
     pub fn begin(&self, offer: Offer) -> Result<Taking, String> {
-        let place = (offer.rank, offer.number);
-        if lock(&self.held).get(&place).is_some_and(|held| held.offer == offer) {
+        if lock(&self.held)
+            .get(&offer.what)
+            .is_some_and(|held| held.offer == offer)
+        {
             return Ok(Taking::Whole);
         }
-        if let Some(file) = self.see(&offer) {
-            if offer.beside == 0 {
-                self.know(offer, false);
-                return Ok(Taking::Whole);
-            }
-            return Ok(Taking::From(Partial {
-                name: image(offer.rank, offer.number),
-                file,
-                position: offer.length,
-                beside: Vec::new(),
-                is_seen: true,
-                offer,
-            }));
+        if self.sees(&offer) {
+            self.know(offer, false);
+            return Ok(Taking::Whole);
         }
-        let former = lock(&self.partial).remove(&offer.rank);
-        match former {
-            Some(partial) if partial.offer == offer => {
-                let beside = Vec::new();
-                return Ok(Taking::From(Partial { beside, ..partial }));
+        let former = |partial: &mut Partial| is_over(partial.offer.what, offer.what);
+        let former: Vec<Partial> = lock(&self.partial).extract_if(.., former).collect();
+        let mut same = None;
+        for partial in former {
+            match partial.offer == offer {
+                true => same = Some(partial),
+                false => self.discard(partial),
             }
-            Some(partial) => self.discard(partial),
-            None => {}
+        }
+        if let Some(partial) = same {
+            let beside = Vec::new();
+            return Ok(Taking::From(Partial { beside, ..partial }));
         }
         if let Some(reason) = self.shelf.refuses(offer.length.saturating_add(offer.beside)) {
             return Err(reason);
         }
-        let begun = self.begun.fetch_add(1, Ordering::Relaxed);
-        // Nodes may have one directory.
-        let name: OsString = format!("copy-{}.{}-{begun}", offer.rank, self.node).into();
+        let name = self.temporary(offer.what);
         let file = self.shelf.new_file(&name).map_err(|error| error.to_string())?;
         let partial = Partial {
             name,
             file,
             position: 0,
             beside: Vec::new(),
-            is_seen: false,
             offer,
         };
         match partial.file.set_len(partial.offer.length) {
@@ -181,94 +246,127 @@ impl Keeper {
         }
     }
 
-    /// The very file is on the shelf: who offers it has the same directory.
-    fn see(&self, offer: &Offer) -> Option<File> {
-        let Shelf::Directory(_) = self.shelf else { return None };
-        let file = self.shelf.open(&image(offer.rank, offer.number)).ok()?;
-        let is_it = |file| (self.contents.is_it)(file, offer).is_ok();
-        file.try_clone().is_ok_and(is_it).then_some(file)
-    }
-
-    /// The file of the image is here, and nothing beside it. `is_own`: it is this node's to remove.
-    pub fn know(&self, offer: Offer, is_own: bool) {
-        let name = image(offer.rank, offer.number);
-        self.hold(offer, name, Vec::new(), is_own);
-    }
-
-    fn hold(&self, offer: Offer, name: OsString, beside: Vec<u8>, is_own: bool) {
-        let held = Held {
-            offer,
-            name,
-            beside: Arc::new(beside),
-            is_own,
+    /// The name of a file that is not complete. Several nodes may share one directory.
+    pub fn temporary(&self, what: What) -> OsString {
+        let begun = self.begun.fetch_add(1, Ordering::Relaxed);
+        let kind = match what {
+            What::Image { .. } => "copy",
+            What::Piece { .. } => shelf::PIECE,
         };
-        lock(&self.held).insert((held.offer.rank, held.offer.number), held);
+        format!("{kind}-{}-{begun}", self.node).into()
+    }
+
+    /// The same file is on the shelf, with the data beside it: the sender has the same directory.
+    fn sees(&self, offer: &Offer) -> bool {
+        let Shelf::Directory(_) = self.shelf else { return false };
+        let name = name_of(offer.what);
+        let has_beside = || {
+            self.beside(offer.what)
+                .is_ok_and(|beside| beside.len() as u64 == offer.beside)
+        };
+        let file = self.shelf.open(&name);
+        file.is_ok_and(|file| (self.contents(offer.what).is_it)(file, offer).is_ok()) && has_beside()
+    }
+
+    /// The data beside a local file.
+    pub fn beside(&self, what: What) -> io::Result<Vec<u8>> {
+        if what.image().is_none() {
+            return Ok(Vec::new());
+        }
+        match self.shelf.read(&log_of(&name_of(what))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            beside => beside,
+        }
+    }
+
+    /// The file is here. `is_own`: this node removes it.
+    pub fn know(&self, offer: Offer, is_own: bool) {
+        let name = name_of(offer.what);
+        let held = Held { offer, name, is_own };
+        lock(&self.held).insert(held.offer.what, held);
     }
 
     /// The connection is broken: the rest may come later.
     pub fn put_by(&self, partial: Partial) {
-        let rank = partial.offer.rank;
-        let former = lock(&self.partial).insert(rank, partial);
+        let former = |former: &mut Partial| is_over(former.offer.what, partial.offer.what);
+        let mut all = lock(&self.partial);
+        let former: Vec<Partial> = all.extract_if(.., former).collect();
+        all.push(partial);
+        drop(all);
         former.into_iter().for_each(|former| self.discard(former));
     }
 
-    /// It will not come to anything.
+    /// The rest will not come.
     pub fn discard(&self, partial: Partial) {
-        if !partial.is_seen {
-            self.shelf.remove(&partial.name);
-        }
+        self.shelf.remove(&partial.name);
     }
 
-    /// All of it has come: it gets its name when it is on the disk, and is what was offered.
+    /// All of it is here: checks it against the offer, brings it to the disk, and names it.
     ///
     /// # Errors
-    /// Why it is not taken, in words for people.
+    /// Why the node does not take it, for people.
     pub fn complete(&self, partial: Partial) -> Result<(), String> {
         if partial.beside.len() as u64 != partial.offer.beside {
             self.discard(partial);
-            return Err("not all that belongs to the image has come".to_string());
-        }
-        if partial.is_seen {
-            self.hold(partial.offer, partial.name, partial.beside, false);
-            return Ok(());
+            return Err("not all that belongs to it has come".to_string());
         }
         let finish = || {
             partial.file.sync_all().map_err(|error| error.to_string())?;
             let file = self.shelf.open(&partial.name).map_err(|error| error.to_string())?;
-            (self.contents.is_whole)(file, &partial.offer)?;
-            let name = image(partial.offer.rank, partial.offer.number);
-            let named = self.shelf.rename(&partial.name, &name);
-            named.map_err(|error| error.to_string())?;
-            self.shelf.sync();
-            Ok(name)
+            (self.contents(partial.offer.what).is_whole)(file, &partial.offer)?;
+            let named = self.put_beside(&name_of(partial.offer.what), &partial.beside);
+            named.map_err(|error| error.to_string())
         };
-        match finish() {
-            Ok(name) => {
-                self.hold(partial.offer, name, partial.beside, true);
-                Ok(())
-            }
-            Err(reason) => {
-                self.discard(partial);
-                Err(reason)
-            }
-        }
+        let named = finish().and_then(|()| {
+            let named = self.name(&partial.name, partial.offer.clone());
+            named.map_err(|error| error.to_string())
+        });
+        named.inspect_err(|_| self.discard(partial))
     }
 
-    /// The copy, which becomes the image of a rank of this node.
+    /// A complete file of this node gets its name, and becomes known.
+    pub fn name(&self, temporary: &OsStr, offer: Offer) -> io::Result<()> {
+        self.shelf.rename(temporary, &name_of(offer.what))?;
+        self.shelf.sync();
+        self.know(offer, true);
+        Ok(())
+    }
+
+    fn put_beside(&self, name: &OsStr, beside: &[u8]) -> io::Result<()> {
+        if beside.is_empty() {
+            return Ok(());
+        }
+        let mut file = self.shelf.new_file(&log_of(name))?;
+        file.write_all(beside)?;
+        file.sync_all()
+    }
+
+    /// Takes the copy, which becomes an image of a rank of this node.
     pub fn take(&self, rank: u32, number: u64) -> Option<Held> {
-        lock(&self.held).remove(&(rank, number))
+        lock(&self.held).remove(&What::Image { rank, number })
     }
 
-    /// Nobody needs the copy.
-    pub fn forget(&self, rank: u32, number: u64) {
-        let partial = lock(&self.partial).remove(&rank);
-        match partial {
-            Some(partial) if partial.offer.number <= number => self.discard(partial),
-            Some(partial) => self.put_by(partial),
-            None => {}
-        }
-        if let Some(held) = self.take(rank, number).filter(|held| held.is_own) {
+    /// The file is not needed any more.
+    pub fn forget(&self, what: What) {
+        let gone = |partial: &mut Partial| {
+            let partial = partial.offer.what;
+            is_over(partial, what) && partial.number() <= what.number()
+        };
+        let gone: Vec<Partial> = lock(&self.partial).extract_if(.., gone).collect();
+        gone.into_iter().for_each(|partial| self.discard(partial));
+        let held = lock(&self.held).remove(&what);
+        if let Some(held) = held.filter(|held| held.is_own) {
             self.shelf.remove(&held.name);
+            self.shelf.remove(&log_of(&held.name));
         }
+    }
+
+    /// This node's pieces of a set.
+    pub fn pieces_of(&self, of: u64) -> Vec<What> {
+        let held = lock(&self.held);
+        let pieces = held
+            .keys()
+            .filter(|what| matches!(what, What::Piece { set, .. } if *set == of));
+        pieces.copied().collect()
     }
 }

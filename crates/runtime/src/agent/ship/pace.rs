@@ -1,9 +1,10 @@
-//! How fast images are sent.
+//! The pace at which images are sent.
 //!
-//! The kernel spaces the packets of a connection (SO_MAX_PACING_RATE, which needs no rights). Without that a stream fills the queue of a
-//! slow link, and each message of the program waits behind it: on 1 Gbit two processes that compute 0.5 ms and exchange 16 KiB are 2.8
-//! times as slow beside a stream, and as fast as without one beside half the link. On a fast link the stream costs processor time
-//! instead: 200 MB/s take less than a tenth of a core on either side.
+//! The kernel spaces the packets of a connection (SO_MAX_PACING_RATE, which needs no rights). Otherwise a stream fills
+//! the queue of a slow link, and the program's messages wait behind it. On 1 Gbit, two processes that compute 0.5 ms
+//! and exchange 16 KiB are 2.8 times as slow beside a stream. Beside a stream with half the link they are as fast as
+//! without one. On a fast link the stream costs processor time instead: 200 MB/s take less than a tenth of a core on
+//! either side.
 
 use std::fs::read_to_string;
 use std::net::{IpAddr, TcpStream};
@@ -24,12 +25,12 @@ sockopt_impl!(
 
 /// Bytes in a second, where the link is fast.
 const MOST: usize = 200_000_000;
-/// Where nobody knows how fast it is: half of 1 Gbit/s.
+/// Where the link's speed is unknown: half of 1 Gbit/s.
 const UNKNOWN: usize = 60_000_000;
 /// No limit.
 const FREE: usize = usize::MAX;
 
-/// So fast may the link be used by a stream, in bytes in a second: half of what it can do.
+/// The most a stream may use of the link, in bytes per second: half of its speed.
 fn of_link(own: IpAddr) -> usize {
     if own.is_loopback() {
         return MOST;
@@ -45,7 +46,7 @@ fn of_link(own: IpAddr) -> usize {
     from_speed(speed)
 }
 
-/// `speed`: in Mbit/s, as the kernel says it; below 1: it does not know.
+/// `speed`: in Mbit/s, from the kernel; below 1: unknown.
 fn from_speed(speed: Option<i64>) -> usize {
     match speed {
         Some(speed @ 1..) => (speed as usize * 1_000_000 / 8 / 2).min(MOST),
@@ -53,19 +54,20 @@ fn from_speed(speed: Option<i64>) -> usize {
     }
 }
 
-/// Sets the pace of a stream behind which images of `waiting` later numbers wait: with each of them it is twice as fast. When there are
-/// more than two, images come faster than they can be sent otherwise, and there is no limit.
-pub fn set(stream: &TcpStream, waiting: usize) {
+/// Sets the pace of one of so many streams while images of `waiting` later numbers wait: each of them doubles it. With
+/// more than two, images come faster than the stream can send them, and there is no limit.
+pub fn set(stream: &TcpStream, waiting: usize, streams: usize) {
     let usual = stream.local_addr().map_or(UNKNOWN, |address| of_link(address.ip()));
+    let usual = usual / streams.max(1);
     let rate = match waiting {
         0..=2 => usual << waiting,
         _ => FREE,
     };
-    // Where it is refused the stream is faster than it should be.
+    // If the kernel refuses, the stream is too fast.
     let _ = MaxPacingRate.set(stream, &rate);
 }
 
-/// An image that somebody waits for comes as fast as it can.
+/// An image that a life waits for has no limit.
 pub fn set_free(stream: &TcpStream) {
     let _ = MaxPacingRate.set(stream, &FREE);
 }

@@ -1,33 +1,55 @@
-//! What the threads that send and receive images share.
+//! The common part of threads that send, receive and make files.
 
-use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nix::sys::eventfd::EventFd;
-use nix::sys::signal::SigSet;
-use resurgo_wire::replica::Offer;
+use resurgo_wire::replica::{Offer, What};
 
 use super::keeper::Keeper;
+use crate::background;
 use crate::stream::Tls;
 
-/// How much lower than the agent's the priority of these threads is.
+/// How much lower than the agent's priority that of these threads is.
 const NICE: i32 = 5;
 
-/// What has happened.
+/// Events for the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// This node has the image whole, for others.
-    Holds { rank: u32, number: u64 },
-    /// The partner does not take the image.
-    Refused {
+    /// This node holds the complete file for others.
+    Holds { what: What },
+    /// The partner does not take the file.
+    Refused { what: What, node: u32, reason: String },
+    /// The pieces of the set are on the shelf, or cannot be made.
+    Encoded {
+        number: u64,
+        set: u64,
+        result: Result<Made, String>,
+    },
+    /// A lost image is made anew from its set, or cannot be. These nodes do not have what they should, for these reasons.
+    Rebuilt {
         rank: u32,
         number: u64,
-        node: u32,
-        reason: String,
+        set: u64,
+        result: Result<Offer, String>,
+        defects: Vec<(What, u32, String)>,
     },
-    /// An image that was wanted is here, or cannot be had.
+    /// What an image needs of its rank's log lies beside it, or cannot be had.
+    LogTaken {
+        rank: u32,
+        number: u64,
+        result: Result<(), String>,
+    },
+    /// That is in the memory again.
+    LogPut {
+        rank: u32,
+        number: u64,
+        result: Result<(), String>,
+    },
+    /// A wanted image is here, or is not available.
     Fetched {
         rank: u32,
         number: u64,
@@ -35,25 +57,30 @@ pub enum Event {
     },
 }
 
-/// An image file that is to go to a partner.
-pub struct Parcel {
-    pub offer: Offer,
-    pub file: File,
-    /// What belongs to the image and is not in its file.
-    pub beside: Arc<Vec<u8>>,
+/// What making the pieces of a set took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// Of all pieces.
+    pub bytes: u64,
+    pub time: Duration,
 }
 
-/// Who this is, and what it takes to speak with agents of other nodes.
+/// This node's identity, and what connections with other agents need.
 #[derive(Clone)]
 pub struct Party {
     pub node: u32,
     pub key: [u8; 32],
     pub tls: Option<Tls>,
     pub keeper: Arc<Keeper>,
+    /// How many partners are being sent files now.
+    pub streams: Arc<AtomicUsize>,
+    /// Held by the thread that makes pieces, and by the one that makes an image from them.
+    pub encoding: Arc<Mutex<()>>,
+    pub rebuilding: Arc<Mutex<()>>,
     pub events: Events,
 }
 
-/// Where threads say what has happened.
+/// The way from threads to the agent's events.
 #[derive(Clone)]
 pub struct Events {
     pub way: Sender<Event>,
@@ -62,7 +89,7 @@ pub struct Events {
 
 impl Events {
     pub fn say(&self, event: Event) {
-        // The agent has gone, or hears it.
+        // The agent is gone, or reads it.
         if self.way.send(event).is_ok() {
             let _ = self.bell.write(1);
         }
@@ -71,13 +98,5 @@ impl Events {
 
 /// Starts a thread of low priority.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name("ship".to_string());
-    thread.spawn(|| {
-        // A signal for the agent is none of its business; a limit of the size of files is an error and not the end.
-        let _ = SigSet::all().thread_block();
-        // Of this thread alone; whoever may not have it goes on as it is.
-        let _ = rustix::process::nice(NICE);
-        work();
-    })?;
-    Ok(())
+    background::spawn("ship", NICE, work).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Agents of other nodes that connect: they bring images, or want some.
+//! Agents of other nodes that connect: they bring images, or ask for some.
 
 use std::collections::HashMap;
 use std::io::{self, PipeReader, PipeWriter};
@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::control::MOST_NODES;
 use resurgo_wire::handshake::Server;
-use resurgo_wire::replica::{Frame, Offer};
+use resurgo_wire::replica::{Frame, Offer, What};
 
 use super::pace;
-use super::party::{Event, Parcel, Party, spawn};
+use super::party::{Event, Party, spawn};
 use super::sealed::Sealed;
 use super::transfer::{give, not_due, take};
 use crate::reception::{Admitted, Framing, Guest, Reception, Stranger};
 
-/// Nodes for whose agents there are places at the door, beside those for strangers.
+/// Places at the door for agents, beside those for strangers.
 const PLACES: usize = 64;
-/// How often those are looked for who are late.
+/// How often the door looks for slow strangers.
 const LOOK: u16 = 200;
 
-/// While it exists agents are let in.
+/// While it exists, agents can connect.
 pub struct Door {
     _open: PipeWriter,
 }
@@ -45,10 +45,10 @@ const FRAMING: Framing = Framing {
     write: |word| Frame::Handshake(word).encode(None),
 };
 
-/// By node: the connection that brings images, and who deals with it.
+/// By node: the connection that brings images, and the lock of its thread.
 type Bringing = Arc<Mutex<HashMap<u32, (TcpStream, Arc<Mutex<()>>)>>>;
 
-/// The thread at the door.
+/// The thread that accepts connections.
 fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
     let mut reception = Reception::new(PLACES).encrypted(party.tls.clone());
     let bringing = Bringing::default();
@@ -81,7 +81,7 @@ fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
                 Ok(Some(visitor)) => {
                     let (stranger, node) = (stranger.admitted(), visitor.rank);
                     let (party, bringing) = (party.clone(), bringing.clone());
-                    // Without a thread it is cut off, and tries again.
+                    // Without a thread the connection is cut off, and the agent tries again.
                     let _ = spawn(move || {
                         let _ = serve(stranger, node, &party, &bringing);
                     });
@@ -97,7 +97,7 @@ fn let_in(listener: &TcpListener, closed: &PipeReader, party: &Party) {
 fn serve(stranger: Admitted, node: u32, party: &Party, bringing: &Bringing) -> io::Result<()> {
     let mut stream = Sealed::admitted(stranger, &party.key)?;
     match stream.receive()? {
-        Frame::Want { rank, number } => hand_out(&mut stream, rank, number, party),
+        Frame::Want { what, checked } => hand_out(&mut stream, what, checked, party),
         Frame::Offer(offer) => {
             let own = Arc::new(Mutex::new(()));
             let busy = own.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ fn serve(stranger: Admitted, node: u32, party: &Party, bringing: &Bringing) -> i
                 all.insert(node, (stream.stream().try_clone()?, own.clone()))
             };
             if let Some((former, its)) = former {
-                // What has come by it is put by when it has ended.
+                // The former connection's thread keeps its partial file when it ends.
                 let _ = former.shutdown(Shutdown::Both);
                 drop(its.lock().unwrap_or_else(PoisonError::into_inner));
             }
@@ -122,12 +122,12 @@ fn serve(stranger: Admitted, node: u32, party: &Party, bringing: &Bringing) -> i
 fn bring(stream: &mut Sealed, first: Offer, party: &Party) -> io::Result<()> {
     let mut offer = first;
     loop {
-        let (rank, number) = (offer.rank, offer.number);
+        let what = offer.what;
         if take(stream, offer, &party.keeper)?.is_err() {
-            // Who has heard why calls again.
+            // The refused agent connects again.
             return Ok(());
         }
-        party.events.say(Event::Holds { rank, number });
+        party.events.say(Event::Holds { what });
         offer = match stream.receive()? {
             Frame::Offer(offer) => offer,
             frame => return Err(not_due(&frame)),
@@ -135,26 +135,27 @@ fn bring(stream: &mut Sealed, first: Offer, party: &Party) -> io::Result<()> {
     }
 }
 
-/// Somebody waits for the image.
-fn hand_out(stream: &mut Sealed, rank: u32, number: u64, party: &Party) -> io::Result<()> {
+/// The other agent waits for the file.
+fn hand_out(stream: &mut Sealed, what: What, checked: bool, party: &Party) -> io::Result<()> {
     let keeper = &party.keeper;
-    let found = keeper.held(rank, number).ok_or(io::ErrorKind::NotFound.into());
-    let parcel = found.and_then(|held| {
-        let file = keeper.open(&held)?;
-        Ok(Parcel {
-            offer: held.offer,
-            file,
-            beside: held.beside,
-        })
-    });
+    let defect = match checked {
+        true => keeper.check(what).err(),
+        false => None,
+    };
+    let parcel = match defect {
+        Some(defect) => Err(defect),
+        None => keeper.parcel(what).map_err(|error| error.to_string()),
+    };
     match parcel {
         Ok(parcel) => {
             pace::set_free(stream.stream());
-            give(stream, &parcel, keeper.contents.parts, |_| true).map(|_| ())
+            give(stream, &parcel, keeper.contents(what).parts, |_| true).map(|_| ())
         }
         Err(error) => {
-            let error: io::Error = error;
-            let reason = format!("the copy of the image cannot be read: {error}");
+            let reason = match what {
+                What::Image { .. } => format!("the copy of the image cannot be read: {error}"),
+                What::Piece { .. } => format!("the piece cannot be read: {error}"),
+            };
             stream.send(&Frame::No { reason })
         }
     }

@@ -1,4 +1,4 @@
-//! A connection between two agents that both have proved the job's key. It waits for the other side, but not for ever.
+//! A connection between two agents with the job's key. It waits for the other side, with time limits.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,25 +12,25 @@ use crate::reception::Admitted;
 use crate::stream::{Stream, Tls};
 use crate::sys::random;
 
-/// How long an address is tried, and how long the handshake may take.
+/// The time limit for one address, and for the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Silence after which a connection counts as broken.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for an answer: who syncs and verifies a file says nothing meanwhile.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for an answer: a partner that syncs and verifies a file sends nothing meanwhile.
 const FOR_ANSWERS: Duration = Duration::from_secs(120);
-/// Bytes that are read at once.
+/// Bytes that one read takes.
 const READ: usize = 512 << 10;
 
 pub struct Sealed {
     stream: Stream,
-    /// What has come: bytes `taken..came` have yet to be looked at.
+    /// Input: bytes `taken..came` are unused.
     incoming: Vec<u8>,
     taken: usize,
     came: usize,
     seals: Option<(Seal, Seal)>,
 }
 
-/// Also where others have a handle of it.
+/// Closes it even where another handle is open.
 impl Drop for Sealed {
     fn drop(&mut self) {
         let _ = self.stream().shutdown(Shutdown::Both);
@@ -89,13 +89,13 @@ impl Sealed {
         Ok(this)
     }
 
-    /// The next frame, which may be long in coming.
+    /// The next frame, which may take long.
     pub fn receive_answer(&mut self) -> io::Result<Frame<'_>> {
         self.stream().set_read_timeout(Some(FOR_ANSWERS))?;
         self.receive()
     }
 
-    /// The connection of a visitor who has proved the key.
+    /// The connection of a visitor that has proved the key.
     pub fn admitted(visitor: Admitted, key: &[u8; KEY_BYTES]) -> io::Result<Sealed> {
         let Admitted {
             stream,
@@ -114,7 +114,7 @@ impl Sealed {
         Ok(this)
     }
 
-    /// Another handle of the connection, by which it can be cut.
+    /// Another handle, which can cut the connection.
     pub fn stream(&self) -> &TcpStream {
         self.stream.socket()
     }
@@ -125,7 +125,7 @@ impl Sealed {
         self.stream.write_all(&bytes)
     }
 
-    /// Sends a Run whose `length` bytes `fill` reads to where they are sent from.
+    /// Sends a Run of `length` bytes, which `fill` reads into the output buffer.
     pub fn send_run(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -145,7 +145,7 @@ impl Sealed {
     /// The next frame.
     ///
     /// # Errors
-    /// The connection is broken, or what has come is not what the other side has sent.
+    /// The connection is broken, or the input differs from what the other side sent.
     pub fn receive(&mut self) -> io::Result<Frame<'_>> {
         let length = loop {
             match Frame::length(&self.incoming[self.taken..self.came]) {

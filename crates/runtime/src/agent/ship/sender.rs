@@ -1,32 +1,38 @@
-//! What goes to one partner, and what is brought from one.
+//! Sends files to one partner, and fetches images.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use resurgo_wire::replica::Frame;
+use resurgo_wire::replica::{Frame, What};
 
+use super::keeper::Parcel;
 use super::pace;
-use super::party::{Event, Parcel, Party, spawn};
+use super::party::{Event, Party, spawn};
 use super::sealed::Sealed;
 use super::transfer::{Outcome, give, not_due, take};
 
 /// Pauses before a connection is made again: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// How often an image is asked for that somebody waits for.
+/// How often a fetch tries again.
 const ATTEMPTS: u32 = 8;
 
-/// By number and rank: all images of a wave go before those of the next.
-type Queue = BTreeMap<(u64, u32), Arc<Parcel>>;
+/// By number: all of a wave goes before the next.
+type Queue = BTreeMap<(u64, What), Arc<Parcel>>;
+
+fn turn(what: What) -> (u64, What) {
+    (what.number(), what)
+}
 
 #[derive(Default)]
 struct State {
     queue: Queue,
     addresses: Vec<SocketAddr>,
-    /// Of the present connection, so that it can be cut.
+    /// Of the present connection, for cutting it.
     stream: Option<TcpStream>,
     is_over: bool,
 }
@@ -42,7 +48,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next parcel, and so long before it is looked for; none: it is over.
+    /// Waits `pause`, and then for the next parcel; none: the job is over.
     fn next(&self, pause: Duration) -> Option<(Arc<Parcel>, Vec<SocketAddr>)> {
         let state = self.lock();
         let waited = self.news.wait_timeout_while(state, pause, |state| !state.is_over);
@@ -54,10 +60,10 @@ impl Shared {
         first.map(|(_, parcel)| (parcel.clone(), state.addresses.clone()))
     }
 
-    /// It is still to be sent; otherwise none, else how many later numbers wait behind it.
+    /// The number of later numbers that wait behind it; none: it is not to be sent any more.
     fn waiting(&self, parcel: &Parcel) -> Option<usize> {
         let state = self.lock();
-        let place = (parcel.offer.number, parcel.offer.rank);
+        let place = turn(parcel.offer.what);
         if state.is_over || !state.queue.contains_key(&place) {
             return None;
         }
@@ -67,12 +73,12 @@ impl Shared {
     }
 
     fn remove(&self, parcel: &Parcel) {
-        let place = (parcel.offer.number, parcel.offer.rank);
+        let place = turn(parcel.offer.what);
         self.lock().queue.remove(&place);
     }
 }
 
-/// The agent's end of the thread that sends.
+/// The agent's end of the sending thread.
 pub struct Sender {
     shared: Arc<Shared>,
 }
@@ -89,13 +95,13 @@ impl Sender {
     pub fn send(&self, parcel: Parcel, addresses: &[SocketAddr]) {
         let mut state = self.shared.lock();
         state.addresses = addresses.to_vec();
-        let place = (parcel.offer.number, parcel.offer.rank);
+        let place = turn(parcel.offer.what);
         state.queue.insert(place, Arc::new(parcel));
         self.shared.news.notify_all();
     }
 
-    pub fn give_up(&self, rank: u32, number: u64) {
-        self.shared.lock().queue.remove(&(number, rank));
+    pub fn give_up(&self, is_over: impl Fn(What) -> bool) {
+        self.shared.lock().queue.retain(|(_, what), _| !is_over(*what));
     }
 
     fn close(&self) {
@@ -126,23 +132,18 @@ fn run(party: &Party, node: u32, shared: &Shared) {
             Ok(outcome) => {
                 pause = Duration::ZERO;
                 shared.remove(&parcel);
-                // The partner does not wait for ever for the next one, and not at all after an image that it has not taken.
+                // The partner limits its wait for the next image, and ends the connection after a refused one.
                 connection = connection.filter(|_| !is_idle && outcome.is_ok());
                 if let Err(reason) = outcome {
-                    let (rank, number) = (parcel.offer.rank, parcel.offer.number);
-                    party.events.say(Event::Refused {
-                        rank,
-                        number,
-                        node,
-                        reason,
-                    });
+                    let what = parcel.offer.what;
+                    party.events.say(Event::Refused { what, node, reason });
                 }
             }
             Err(error) => {
                 pause = match (connection.take(), error.kind()) {
                     (_, io::ErrorKind::Interrupted) => Duration::ZERO,
                     (Some(_), _) => PAUSE,
-                    // Nobody is there.
+                    // The partner is not reachable.
                     (None, _) => (pause * 2).clamp(PAUSE, LONGEST_PAUSE),
                 };
             }
@@ -169,14 +170,19 @@ fn connect<'a>(
 
 fn send(party: &Party, shared: &Shared, stream: &mut Sealed, parcel: &Parcel) -> io::Result<Outcome> {
     let mut paced = None;
-    give(stream, parcel, party.keeper.contents.parts, |stream| {
+    party.streams.fetch_add(1, Ordering::Relaxed);
+    let parts = party.keeper.contents(parcel.offer.what).parts;
+    let given = give(stream, parcel, parts, |stream| {
         let waiting = shared.waiting(parcel);
-        if let Some(waiting) = waiting.filter(|waiting| paced != Some(*waiting)) {
-            pace::set(stream, waiting);
-            paced = Some(waiting);
+        let pace = waiting.map(|waiting| (waiting, party.streams.load(Ordering::Relaxed)));
+        if let Some((waiting, streams)) = pace.filter(|_| paced != pace) {
+            pace::set(stream, waiting, streams);
+            paced = pace;
         }
         waiting.is_some()
-    })
+    });
+    party.streams.fetch_sub(1, Ordering::Relaxed);
+    given
 }
 
 /// Brings the image from the node at one of these addresses.
@@ -196,9 +202,10 @@ pub fn fetch(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) ->
 
 fn ask(party: &Party, rank: u32, number: u64, addresses: &[SocketAddr]) -> io::Result<Outcome> {
     let mut stream = Sealed::call(addresses, party.node, &party.key, party.tls.as_ref())?;
-    stream.send(&Frame::Want { rank, number })?;
+    let what = What::Image { rank, number };
+    stream.send(&Frame::Want { what, checked: false })?;
     let offer = match stream.receive()? {
-        Frame::Offer(offer) if (offer.rank, offer.number) == (rank, number) => offer,
+        Frame::Offer(offer) if offer.what == what => offer,
         Frame::No { reason } => return Ok(Err(reason)),
         frame => return Err(not_due(&frame)),
     };

@@ -1,18 +1,34 @@
-//! Where image files are: in the job's directory, or in memory without a name that others see.
+//! The place of image files: the job's directory, or memory without a name.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::own_directory::Directory;
+use resurgo_store::own_directory::Directory;
 
-/// One for all who use it: clones are the same place.
+/// What names of pieces of parity begin with until they are complete.
+pub const PIECE: &str = "piece";
+
+/// How a file in memory is seen from outside.
+fn seen_as(name: &OsStr) -> &'static CStr {
+    let name = name.as_bytes();
+    if name.starts_with(PIECE.as_bytes()) {
+        c"resurgo-piece"
+    } else if name.windows(5).any(|part| part == b".log-") {
+        c"resurgo-log"
+    } else {
+        c"resurgo-image"
+    }
+}
+
+/// Clones share the same place.
 #[derive(Debug, Clone)]
 pub enum Shelf {
     Directory(Arc<Directory>),
@@ -28,7 +44,7 @@ impl Shelf {
         of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new file, in place of one that has the name.
+    /// A new file, which replaces one of that name.
     pub fn new_file(&self, name: &OsStr) -> io::Result<File> {
         match self {
             Shelf::Directory(directory) => {
@@ -36,7 +52,7 @@ impl Shelf {
                 Ok(directory.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?)
             }
             Shelf::Memory(files) => {
-                let file = File::from(memfd_create(c"resurgo-image", MFdFlags::MFD_CLOEXEC)?);
+                let file = File::from(memfd_create(seen_as(name), MFdFlags::MFD_CLOEXEC)?);
                 Shelf::files(files).insert(name.to_owned(), file.try_clone()?);
                 Ok(file)
             }
@@ -57,7 +73,14 @@ impl Shelf {
         }
     }
 
-    /// The file, to be written over; a new one if there is none.
+    /// All of the file.
+    pub fn read(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.open(name)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The file, for writing over; a new one if there is none.
     pub fn open_to_write(&self, name: &OsStr) -> io::Result<File> {
         match self {
             Shelf::Directory(directory) => Ok(directory.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT)?),
@@ -87,7 +110,7 @@ impl Shelf {
         }
     }
 
-    /// Removes the file, if it is there. Whoever has it open goes on.
+    /// Removes the file, if it is there. Open handles stay valid.
     pub fn remove(&self, name: &OsStr) {
         match self {
             Shelf::Directory(directory) => {
@@ -99,7 +122,7 @@ impl Shelf {
         }
     }
 
-    /// Names come to the disk.
+    /// Brings names to the disk.
     pub fn sync(&self) {
         match self {
             Shelf::Directory(directory) => directory.sync(),
@@ -107,7 +130,7 @@ impl Shelf {
         }
     }
 
-    /// Why so many bytes more would be too many; a disk says so itself.
+    /// Why so many more bytes are too many; a disk reports that itself.
     pub fn refuses(&self, bytes: u64) -> Option<String> {
         let Shelf::Memory(_) = self else { return None };
         let left = crate::memory::available()?;

@@ -1,3 +1,5 @@
+mod parity;
+
 use super::*;
 use crate::stream::Tls;
 use std::fs::File;
@@ -13,15 +15,15 @@ use std::time::{Duration, Instant};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 
-use resurgo_wire::replica::Offer;
+use resurgo_wire::replica::{Offer, What};
 
-use crate::own_directory::{Directory, Trust};
+use resurgo_store::own_directory::{Directory, Trust};
 
 const KEY: [u8; 32] = [9; 32];
-/// Where a test's file says where its hole is, and how long its head is.
+/// The position of the hole, and the length of the head, in a test's file.
 const HEAD: u64 = 16;
 
-/// A file with a hole, known by the sum of all of it. In the hole is what does not belong to it.
+/// A file with a hole, recognised by the sum of all of it. The hole holds the data beside the file.
 const HOLED: Contents = Contents {
     parts: |file| {
         let hole = hole(file)?;
@@ -71,6 +73,15 @@ impl Random {
     }
 }
 
+fn image(rank: u32, number: u64) -> What {
+    What::Image { rank, number }
+}
+
+fn has_come(rank: u32, number: u64) -> Event {
+    let what = image(rank, number);
+    Event::Holds { what }
+}
+
 /// A new file of `length` bytes, as an image of a rank; a third of it is a hole.
 fn parcel(rank: u32, number: u64, length: u64) -> Parcel {
     let file = File::from(memfd_create(c"image", MFdFlags::MFD_CLOEXEC).unwrap());
@@ -81,8 +92,7 @@ fn parcel(rank: u32, number: u64, length: u64) -> Parcel {
     bytes[8..16].copy_from_slice(&(length / 3 * 2).to_le_bytes());
     file.write_all_at(&bytes, 0).unwrap();
     let offer = Offer {
-        rank,
-        number,
+        what: What::Image { rank, number },
         length: bytes.len() as u64,
         beside: 0,
         digest: digest(&file),
@@ -155,7 +165,7 @@ fn agent_with(node: u32, key: [u8; 32], shelf: Shelf) -> (Shipping, SocketAddr) 
     )
 }
 
-/// The next events, as many as are expected.
+/// The next events, as many as expected.
 fn events(shipping: &Shipping, count: usize) -> Vec<Event> {
     let begun = Instant::now();
     let mut all = Vec::new();
@@ -168,27 +178,28 @@ fn events(shipping: &Shipping, count: usize) -> Vec<Event> {
     all
 }
 
-/// The node has a copy that is whole.
+/// The node has a complete copy.
 fn assert_has(shipping: &Shipping, offer: &Offer) {
-    let held = shipping.keeper().held(offer.rank, offer.number).expect("it is held");
+    let held = shipping.keeper().held(offer.what).expect("it is held");
     assert_eq!(held.offer, *offer);
     let file = shipping.keeper().open(&held).unwrap();
-    assert!(*held.beside == last(&file, offer.beside), "what comes beside");
+    let beside = shipping.keeper().beside(offer.what).unwrap();
+    assert!(beside == last(&file, offer.beside), "what comes beside");
     is_it(file, offer).unwrap();
 }
 
-/// What a proxy does to the next connection, after so many bytes have gone to the server.
+/// What a proxy does to the next connection, after so many bytes to the server.
 #[derive(Clone, Copy)]
 enum Blow {
     Cut(u64),
-    /// Everything behind goes on.
+    /// The rest passes.
     Flip(u64),
 }
 
 /// Stands between two agents.
 struct Proxy {
     address: SocketAddr,
-    /// Bytes that it has handed to the server.
+    /// Bytes passed to the server.
     passed: Arc<AtomicU64>,
     blows: Arc<Mutex<Vec<Blow>>>,
 }
@@ -254,19 +265,44 @@ fn images_come_whole_over_connections_that_are_cut_and_go_on_where_they_were() {
         for rank in 0..3 {
             own.ship(made(rank), 1, &[proxy.address]).unwrap();
         }
-        let holds = |rank| Event::Holds { rank, number: 4 };
-        assert_eq!(events(&partner, 3), [holds(0), holds(1), holds(2)]);
+        assert_eq!(events(&partner, 3), [0, 1, 2].map(|rank| has_come(rank, 4)));
         sent.iter().for_each(|offer| assert_has(&partner, offer));
         assert_eq!(own.events(), []);
         assert!(proxy.blows.lock().unwrap().is_empty(), "all cuts were made");
-        // 12 MB without the holes. Of each cut connection at most a part and what was on its way is sent again.
+        // 12 MB without the holes. For each cut connection the sender repeats at most a part, and what was on its way.
         let passed = proxy.passed.load(Ordering::Relaxed);
         assert!(passed < 12_000_000 + 8 * 600_000, "{passed} bytes");
         if round % 2 == 0 {
             let names = place.names();
-            assert_eq!(names, ["rank-0.image-4", "rank-1.image-4", "rank-2.image-4"]);
+            let images = ["rank-0.image-4", "rank-1.image-4", "rank-2.image-4"];
+            let mut expected = [images.as_slice(), &["rank-1.log-4", "rank-2.log-4"]].concat();
+            expected.sort();
+            assert_eq!(names, expected);
         }
     }
+}
+
+#[test]
+fn a_copy_is_sent_on_by_a_node_that_has_it() {
+    let place = Place::new();
+    let (mut first, at_first) = agent(1, place.shelf());
+    let (second, at_second) = agent(2, Shelf::in_memory());
+    let (mut own, _) = agent(0, Shelf::in_memory());
+    let sent = with_beside(parcel(3, 7, 4_000_000), 70_000);
+    let offer = sent.offer.clone();
+    own.ship(sent, 1, &[at_first]).unwrap();
+    let holds = has_come(3, 7);
+    assert_eq!(events(&first, 1), std::slice::from_ref(&holds));
+    drop(own);
+    let copy = first.keeper().parcel(image(3, 7)).unwrap();
+    first.ship(copy, 2, &[at_second]).unwrap();
+    assert_eq!(events(&second, 1), [holds]);
+    [&first, &second].into_iter().for_each(|node| assert_has(node, &offer));
+    assert!(first.keeper().parcel(image(3, 8)).is_err());
+    // The thread that sends to a lost node ends, and may begin again.
+    first.keep(|node| node != 2);
+    first.ship(parcel(0, 8, 1_000_000), 2, &[at_second]).unwrap();
+    assert_eq!(events(&second, 1), [has_come(0, 8)]);
 }
 
 #[test]
@@ -275,14 +311,14 @@ fn damage_on_the_way_is_noticed_where_it_happens() {
     let (partner, address) = agent(1, Shelf::in_memory());
     let (mut own, _) = agent(0, Shelf::in_memory());
     let flips = (0..8).map(|_| Blow::Flip(random.below(1_000_000)));
-    // Also in the handshake and the offer. (Who is told that a frame is longer than it is waits for the rest of it.)
+    // Also in the handshake and the offer. (A receiver that gets too large a length waits for the rest of the frame.)
     let early = [10, 40, 70, 100, 110, 130, 150, 200, 230, 236, 240].map(Blow::Flip);
     let proxy = Proxy::to(address, flips.chain(early).collect());
     let (first, second) = (parcel(0, 1, 9_000_000), parcel(0, 2, 9_000_000));
     let offers = [first.offer.clone(), second.offer.clone()];
     own.ship(first, 1, &[proxy.address]).unwrap();
     own.ship(second, 1, &[proxy.address]).unwrap();
-    let expected = [1, 2].map(|number| Event::Holds { rank: 0, number });
+    let expected = [1, 2].map(|number| has_come(0, number));
     assert_eq!(events(&partner, 2), expected);
     offers.iter().for_each(|offer| assert_has(&partner, offer));
     assert_eq!(own.events(), []);
@@ -297,8 +333,7 @@ fn an_image_that_is_not_what_was_offered_is_refused() {
     damaged.file.write_all_at(&[1], 800_000).unwrap();
     own.ship(damaged, 1, &[address]).unwrap();
     let refused = Event::Refused {
-        rank: 3,
-        number: 5,
+        what: What::Image { rank: 3, number: 5 },
         node: 1,
         reason: "it is another file".to_string(),
     };
@@ -308,11 +343,11 @@ fn an_image_that_is_not_what_was_offered_is_refused() {
     let next = parcel(3, 6, 900_000);
     let offer = next.offer.clone();
     own.ship(next, 1, &[address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 3, number: 6 }]);
+    assert_eq!(events(&partner, 1), [has_come(3, 6)]);
     assert_has(&partner, &offer);
 }
 
-/// The limit is one of the whole process: it is another one.
+/// The limit applies to the whole process, so another process runs this.
 #[test]
 fn a_partner_without_room_says_so() {
     const ALONE: &str = "RESURGO_TEST_FILE_SIZE";
@@ -337,8 +372,7 @@ fn a_partner_without_room_says_so() {
     own.ship(large, 1, &[address]).unwrap();
     let refused = events(&own, 1);
     let Event::Refused {
-        rank: 0,
-        number: 1,
+        what: What::Image { rank: 0, number: 1 },
         node: 1,
         reason,
     } = &refused[0]
@@ -348,7 +382,7 @@ fn a_partner_without_room_says_so() {
     assert!(reason.contains("File too large"), "{reason}");
     assert_eq!(place.names(), [""; 0]);
     own.ship(small, 1, &[address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 0, number: 2 }]);
+    assert_eq!(events(&partner, 1), [has_come(0, 2)]);
     assert_has(&partner, &offer);
     println!("was refused");
 }
@@ -363,7 +397,7 @@ fn a_stranger_without_the_key_neither_brings_nor_gets_anything_nor_keeps_others_
     let sent = parcel(1, 1, 900_000);
     let offer = sent.offer.clone();
     own.ship(sent, 1, &[address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 1, number: 1 }]);
+    assert_eq!(events(&partner, 1), [has_come(1, 1)]);
     assert_has(&partner, &offer);
     stranger.fetch(1, 1, &[address]).unwrap();
     let answer = events(&stranger, 1);
@@ -371,10 +405,13 @@ fn a_stranger_without_the_key_neither_brings_nor_gets_anything_nor_keeps_others_
         panic!("{answer:?}");
     };
     assert!(why.contains("this is not the key of this job"), "{why}");
-    assert_eq!(partner.keeper().held(0, 1), None);
+    assert_eq!(partner.keeper().held(image(0, 1)), None);
     // A frame of a peer, without a proof.
     let mut rude = TcpStream::connect(address).unwrap();
-    let want = resurgo_wire::replica::Frame::Want { rank: 1, number: 1 };
+    let want = resurgo_wire::replica::Frame::Want {
+        what: What::Image { rank: 1, number: 1 },
+        checked: false,
+    };
     rude.write_all(&want.encode(None)).unwrap();
     let mut heard = Vec::new();
     let _ = rude.read_to_end(&mut heard);
@@ -394,30 +431,31 @@ fn nothing_is_sent_to_who_has_the_same_directory() {
     sent.file.read_exact_at(&mut bytes, 0).unwrap();
     std::fs::write(place.0.join("rank-2.image-7"), bytes).unwrap();
     own.ship(sent, 1, &[proxy.address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 2, number: 7 }]);
+    assert_eq!(events(&partner, 1), [has_come(2, 7)]);
     assert_has(&partner, &offer);
     assert!(proxy.passed.load(Ordering::Relaxed) < 2000);
-    // It is not the partner's to remove.
-    partner.keeper().forget(2, 7);
+    // The partner does not own the file, and must not remove it.
+    partner.keeper().forget(image(2, 7));
     assert_eq!(place.names(), ["rank-2.image-7"]);
-    // But for what comes beside.
+    // Nor the data beside it.
     let with_more = with_beside(parcel(2, 8, 90_000), 7);
     let offer = with_more.offer.clone();
     let mut bytes = vec![0; 90_000];
     with_more.file.read_exact_at(&mut bytes, 0).unwrap();
     std::fs::write(place.0.join("rank-2.image-8"), bytes).unwrap();
+    std::fs::write(place.0.join("rank-2.log-8"), with_more.beside.as_slice()).unwrap();
     own.ship(with_more, 1, &[proxy.address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 2, number: 8 }]);
+    assert_eq!(events(&partner, 1), [has_come(2, 8)]);
     assert_has(&partner, &offer);
     assert!(proxy.passed.load(Ordering::Relaxed) < 4000);
-    partner.keeper().forget(2, 8);
-    std::fs::remove_file(place.0.join("rank-2.image-8")).expect("it is not the partner's to remove");
-    // A file of that name that is another one is no reason to send nothing.
+    partner.keeper().forget(image(2, 8));
+    assert_eq!(place.names(), ["rank-2.image-7", "rank-2.image-8", "rank-2.log-8"]);
+    // A different file of that name is no reason to send nothing.
     std::fs::write(place.0.join("rank-1.image-7"), [7; 100]).unwrap();
     let other = parcel(1, 7, 90_000);
     let offer = other.offer.clone();
     partner.ship(other, 0, &[own_address]).unwrap();
-    assert_eq!(events(&own, 1), [Event::Holds { rank: 1, number: 7 }]);
+    assert_eq!(events(&own, 1), [has_come(1, 7)]);
     assert_has(&own, &offer);
 }
 
@@ -446,10 +484,10 @@ fn a_third_node_gets_an_image_from_the_partner() {
     third.fetch(0, 4, &[address]).unwrap();
     let none = "the copy of the image cannot be read: entity not found";
     assert_eq!(events(&third, 1), [fetched(4, Err(none.to_string()))]);
-    // What becomes the rank's own image is not a copy any more.
+    // A file that becomes the rank's own image is not a copy any more.
     assert!(third.keeper().take(0, 3).is_some());
-    third.keeper().forget(0, 3);
-    assert_eq!(place.names(), ["rank-0.image-3"]);
+    third.keeper().forget(image(0, 3));
+    assert_eq!(place.names(), ["rank-0.image-3", "rank-0.log-3"]);
 }
 
 #[test]
@@ -463,18 +501,18 @@ fn what_is_given_up_or_forgotten_is_gone() {
     while proxy.passed.load(Ordering::Relaxed) < 1_000_000 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    own.give_up(0, 1);
+    own.give_up(|what| what == image(0, 1));
     own.ship(parcel(0, 2, 900_000), 1, &[address]).unwrap();
-    assert_eq!(events(&partner, 1), [Event::Holds { rank: 0, number: 2 }]);
+    assert_eq!(events(&partner, 1), [has_come(0, 2)]);
     assert_eq!(place.names(), ["rank-0.image-2"], "what came in part has gone, too");
-    partner.keeper().forget(0, 2);
+    partner.keeper().forget(image(0, 2));
     assert_eq!(place.names(), [""; 0]);
-    assert_eq!(partner.keeper().held(0, 2), None);
+    assert_eq!(partner.keeper().held(image(0, 2)), None);
 }
 
 #[test]
 fn what_cannot_come_to_one_partner_goes_to_another_one_older_images_first() {
-    // Nobody is there.
+    // No server listens there.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (partner, address) = agent(2, Shelf::in_memory());
     let (mut own, _) = agent(0, Shelf::in_memory());
@@ -483,11 +521,13 @@ fn what_cannot_come_to_one_partner_goes_to_another_one_older_images_first() {
         own.ship(parcel(rank, number, 90_000), 1, &[nowhere]).unwrap();
     }
     std::thread::sleep(Duration::from_millis(100));
-    images.iter().for_each(|(rank, number)| own.give_up(*rank, *number));
+    images
+        .iter()
+        .for_each(|(rank, number)| own.give_up(|what| what == image(*rank, *number)));
     for (rank, number) in images {
         own.ship(parcel(rank, number, 90_000), 2, &[nowhere, address]).unwrap();
     }
-    let mut expected = images.map(|(rank, number)| Event::Holds { rank, number }).to_vec();
+    let mut expected = images.map(|(rank, number)| has_come(rank, number)).to_vec();
     for event in events(&partner, 3) {
         let place = expected.iter().position(|one| *one == event);
         expected.remove(place.expect("each comes once"));
@@ -496,7 +536,7 @@ fn what_cannot_come_to_one_partner_goes_to_another_one_older_images_first() {
 
 #[test]
 fn a_copy_in_memory_that_has_no_room_is_refused_before_it_comes() {
-    let keeper = Keeper::new(1, Shelf::in_memory(), HOLED);
+    let keeper = Keeper::new(1, Shelf::in_memory(), HOLED, piece::PIECES);
     let offer = Offer {
         length: 1 << 50,
         ..parcel(0, 1, 900).offer

@@ -9,19 +9,18 @@ use std::os::unix::fs::FileExt;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_wire::replica::{Frame, MOST, Offer};
 
-use super::keeper::{Keeper, Partial, Taking};
-use super::party::Parcel;
+use super::keeper::{Keeper, Parcel, Partial, Taking};
 use super::sealed::Sealed;
 
-/// What has become of an image: it is there, or the reason why not.
+/// The outcome of an image: it is there, or the reason why not.
 pub type Outcome = Result<(), String>;
 
-/// Why a connection is of no use any more.
+/// Why a connection is no longer usable.
 pub fn not_due(frame: &Frame<'_>) -> io::Error {
     io::Error::other(format!("a {} frame where none is due", frame.name()))
 }
 
-/// Gives the image. `goes_on` is asked before each part; if not, [`io::ErrorKind::Interrupted`] is the error.
+/// Gives the image. Asks `goes_on` before each part; if it says no, the error is [`io::ErrorKind::Interrupted`].
 pub fn give(
     stream: &mut Sealed,
     parcel: &Parcel,
@@ -56,7 +55,7 @@ pub fn give(
         }
         stream.send(&Frame::Beside { bytes })?;
     }
-    // What has been written over meanwhile is not given for an image.
+    // A file that was overwritten meanwhile is not sent as the image.
     if !goes_on(stream.stream()) {
         return Err(io::ErrorKind::Interrupted.into());
     }
@@ -64,7 +63,7 @@ pub fn give(
     answer(stream)
 }
 
-/// Who takes it has something to say before the end.
+/// The receiver has sent an answer before the end.
 fn has_said(stream: &TcpStream) -> bool {
     let mut ready = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -78,7 +77,8 @@ fn answer(stream: &mut Sealed) -> io::Result<Outcome> {
     }
 }
 
-/// Takes the image that is offered. What has come before an error is kept, and the next offer of the image goes on behind it.
+/// Takes the offered image. After an error the keeper keeps what has come; the next offer of the image continues behind
+/// it.
 pub fn take(stream: &mut Sealed, offer: Offer, keeper: &Keeper) -> io::Result<Outcome> {
     let mut partial = match keeper.begin(offer) {
         Ok(Taking::From(partial)) => partial,
@@ -98,14 +98,14 @@ pub fn take(stream: &mut Sealed, offer: Offer, keeper: &Keeper) -> io::Result<Ou
             Err(error)
         }
         Err(Stop::NotWritten(error)) => {
-            // Its room may be what is missing.
+            // The disk may lack just this room.
             keeper.discard(partial);
             refuse(stream, error.to_string())
         }
     }
 }
 
-/// Why a file does not come whole.
+/// Why a file stays incomplete.
 enum Stop {
     Broken(io::Error),
     NotWritten(io::Error),
@@ -125,7 +125,7 @@ fn read(stream: &mut Sealed, partial: &mut Partial) -> Result<(), Stop> {
     }
 }
 
-/// Says no, and listens until the other side has heard it: what it still sends would otherwise cut off the answer.
+/// Sends a refusal, and reads on until the other side has it: its remaining data would otherwise cut off the answer.
 fn refuse(stream: &mut Sealed, reason: String) -> io::Result<Outcome> {
     let no = Frame::No { reason: reason.clone() };
     stream.send(&no)?;

@@ -88,7 +88,7 @@ fn what_is_forgotten_makes_room_in_memory_and_in_the_file() {
     for rank in 0..3 {
         store.admit(rank, 1, 0).unwrap();
     }
-    // Some of it for a rank that forgets nothing.
+    // Some messages are for a rank that forgets nothing.
     for ssn in 1..=20 {
         let kept = store.put((1, 1), 2, ssn, envelope(50_000), &Unset::default(), bytes(ssn, 50_000));
         assert_eq!(kept.unwrap(), None);
@@ -110,7 +110,7 @@ fn what_is_forgotten_makes_room_in_memory_and_in_the_file() {
         "{held:?}"
     );
     assert!(held.spilled_bytes > 30_000_000 && largest < 12_000_000, "{held:?}");
-    // What is left is what it was.
+    // The rest is unchanged.
     store.admit(0, 2, 550).unwrap();
     for (rank, first, last, length) in [(0, 551, 600, 100_000), (2, 1, 20, 50_000)] {
         for rclock in first..=last {
@@ -120,7 +120,7 @@ fn what_is_forgotten_makes_room_in_memory_and_in_the_file() {
             assert_eq!(got, bytes(rclock, length));
         }
     }
-    // All of it: the file is free, and the memory.
+    // All of it: the file and the memory are free.
     (0..50).for_each(|more| store.report(0, 2, 551 + more, 1).unwrap_or(()));
     store.forget(0, 2, 600).unwrap();
     assert!(store.in_memory <= 1_000_000, "{}", store.in_memory);
@@ -128,7 +128,7 @@ fn what_is_forgotten_makes_room_in_memory_and_in_the_file() {
         store.read(0, 600, 0, 10, &mut Vec::new()),
         Err(Trouble::Refused(_))
     ));
-    // A life that sends again what is forgotten has nothing to be compared with.
+    // If a life sends again what is forgotten, there is nothing to compare it with.
     store.admit(1, 2, 0).unwrap();
     assert_eq!(put(&mut store, 2, 1, bytes(9, 9)).unwrap(), None);
 }
@@ -171,7 +171,7 @@ fn a_rank_is_served_so_much_more_than_it_has_reported() {
     assert!(!store.has_more(0));
     store.report(0, 1, 1, 1).unwrap();
     assert_eq!(served(&mut store), Some(9));
-    // What has been reported does not count in a later life.
+    // Reported messages do not count in a later life.
     store.admit(0, 2, 0).unwrap();
     assert_eq!(served(&mut store), Some(9));
     (2..=9).for_each(|rclock| store.report(0, 2, rclock, 1).unwrap());

@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::dispatcher::events::{Event, Sink};
 
 pub struct JsonLines {
-    /// None: nobody wants them, or the file could not be written.
+    /// None: the user does not want events, or the file cannot be written.
     file: Option<File>,
     start: Instant,
     failure: Option<io::Error>,
@@ -30,14 +30,22 @@ impl JsonLines {
     }
 }
 
+/// The event as programs get it, so long after the start of the job; none if it is not for them (`serde(skip)`).
+pub fn object(event: &Event, time: Duration) -> Option<Map<String, Value>> {
+    // Events that are skipped cannot be serialised.
+    let Ok(Value::Object(mut line)) = serde_json::to_value(event) else {
+        return None;
+    };
+    line.insert("time".into(), json!(time.as_secs_f64()));
+    Some(line)
+}
+
 impl Sink for JsonLines {
     fn take(&mut self, event: &Event, now: Instant) {
         let Some(file) = &mut self.file else { return };
-        // Events that are not for programs cannot be serialised (`serde(skip)`).
-        let Ok(Value::Object(mut line)) = serde_json::to_value(event) else {
+        let Some(line) = object(event, now.duration_since(self.start)) else {
             return;
         };
-        line.insert("time".into(), json!(now.duration_since(self.start).as_secs_f64()));
         if let Err(error) = file.write_all(format!("{}\n", Value::Object(line)).as_bytes()) {
             self.file = None;
             self.failure = Some(error);

@@ -68,7 +68,7 @@ fn the_time_of_a_rank_that_never_caught_up_is_lost_too() {
     let none = LifeStatistics::default();
     bus.failed_at(&killed(1, sent), None, None, now);
     bus.tell_at(Event::Restarting { rank: 1 }, now);
-    // What the first life has sent is in the log, although the second has not come to it.
+    // The log has the first life's messages, although the second has not repeated them.
     bus.ended(143, &[none, none, none], now + Duration::from_secs(3));
     assert_eq!(
         last_line(bus),
@@ -84,7 +84,7 @@ fn several_ranks_that_never_caught_up_are_counted() {
         bus.failed_at(&killed(rank, LifeStatistics::default()), None, None, now);
         bus.tell_at(Event::Restarting { rank }, now);
     }
-    // The agent has died: nobody knows what was logged.
+    // The agent has died: the number of logged messages is unknown.
     bus.ended(1, &[], now + Duration::from_secs(1));
     assert_eq!(
         last_line(bus),

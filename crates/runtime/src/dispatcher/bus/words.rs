@@ -13,9 +13,11 @@ pub struct Words {
     text: Vec<u8>,
     /// Ranks in a later life that has not caught up.
     behind: BTreeSet<usize>,
-    /// Why images of which ranks could not be written, each until one of that rank has been.
+    /// Why images could not be written, with the ranks; each until an image of that rank is written.
     unwritten: BTreeMap<String, BTreeSet<usize>>,
     has_told_not_recorded: bool,
+    /// Places that could not take the last wave.
+    failing: BTreeSet<String>,
 }
 
 impl Sink for Words {
@@ -30,7 +32,7 @@ impl Sink for Words {
 }
 
 impl Words {
-    /// `quiet`: progress is not told; `verbose`: every life is.
+    /// `quiet`: without progress; `verbose`: with every life.
     pub fn new(quiet: bool, verbose: bool) -> Words {
         Words {
             quiet,
@@ -39,6 +41,7 @@ impl Words {
             behind: BTreeSet::new(),
             unwritten: BTreeMap::new(),
             has_told_not_recorded: false,
+            failing: BTreeSet::new(),
         }
     }
 
@@ -52,7 +55,7 @@ impl Words {
         }
     }
 
-    /// Says it even with `-q`.
+    /// Prints it even with `-q`.
     fn insist(&mut self, words: &str) {
         self.text.extend_from_slice(format!("resurgo: {words}\n").as_bytes());
     }
@@ -90,7 +93,7 @@ impl Words {
             // An error is no progress message.
             Event::Error { reason } => self.insist(reason),
             Event::JobEnded { summary, is_complete, .. } => self.summary(summary, *is_complete),
-            // These have been asked for.
+            // The user asked for these lines.
             Event::Table { lines } => lines.iter().for_each(|line| self.insist(line)),
             Event::ExitCodes { ranks, codes } => {
                 let code = |rank| codes.get(&rank).map_or("-".to_string(), i32::to_string);
@@ -122,7 +125,7 @@ impl Words {
                         .unwrap_or_default();
                     self.say(&format!("rank {rank} runs{there} as process {pid}{on} (life {life})"));
                 }
-                // Others go on after a suspension.
+                // Other units go on after a suspension.
                 if self.behind.contains(&rank) && !together {
                     let from = match image {
                         0 => String::new(),
@@ -138,6 +141,11 @@ impl Words {
             }
             Event::Restarting { rank } => {
                 self.behind.insert(rank);
+            }
+            Event::Lost { rank, left: 0 } => self.say(&format!("rank {rank} is lost, and no rank is left")),
+            Event::Lost { rank, left } => {
+                let left = counted(left as u64, "other goes", "others go");
+                self.say(&format!("rank {rank} is lost; the {left} on without it"));
             }
             Event::CaughtUp {
                 rank,
@@ -200,7 +208,10 @@ impl Words {
                     "warning: node {name} cannot be left: {reason}; what is lost with it begins again"
                 ));
             }
-            Event::NodeLost { reason, .. } => self.say(&format!("{reason}: its ranks begin again on other nodes")),
+            Event::NodeLost {
+                reason, restarts: true, ..
+            } => self.say(&format!("{reason}: its ranks begin again on other nodes")),
+            Event::NodeLost { reason, .. } => self.say(reason),
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
                 "{reason}: from now on all ranks return to the last wave when one fails"
             )),
@@ -235,6 +246,10 @@ impl Words {
             // It is why the rank ends, and perhaps the job.
             Event::Undone { rank, text } => self.insist(&format!("rank {rank} ends badly, and before: {text}")),
             Event::PmiTrouble { rank, text } => self.say(&format!("warning: rank {rank} {text}")),
+            Event::Replaced { ranks, replaced, .. } => {
+                let pairs = ranks.iter().zip(replaced);
+                pairs.for_each(|(rank, of)| self.say(&format!("rank {rank} starts in the place of rank {of}")));
+            }
             Event::SpawnFailed { rank, reason } => {
                 self.say(&format!("warning: rank {rank} could not spawn: {reason}"));
             }
@@ -245,7 +260,7 @@ impl Words {
     fn of_images(&mut self, event: &Event) {
         match *event {
             Event::ImagesHeldBack { share, every } => {
-                let (every, percent) = (readable_duration(every), share * 100.0);
+                let (every, percent) = (readable_duration(every), (share * 1e4).round() / 100.0);
                 self.say(&format!(
                     "note: images come less often than every {every}: they would take more than {percent} % of the time \
                      (--checkpoint-share)"
@@ -263,6 +278,10 @@ impl Words {
                 !ranks.is_empty()
             }),
             Event::ImageNotWritten { rank, image, reason } => self.not_written(rank, image, reason),
+            Event::PieceLost { node, reason, .. } => {
+                self.say(&format!("warning: node {node} has lost a piece of parity: {reason}"));
+            }
+            Event::FewReplicas { reason } => self.say(&format!("warning: {reason}")),
             Event::OutputNotKept { reason } => self.say(&format!(
                 "warning: if this run is lost, what is printed from here on will be printed again when the job goes on: {reason}"
             )),
@@ -271,6 +290,21 @@ impl Words {
                     "warning: wave {wave} is in files, but the job could not be resumed from it if this run were lost: {reason}"
                 ));
             }
+            Event::ImageLevel {
+                level,
+                what,
+                survives,
+                is_asked,
+            } if is_asked || self.verbose => {
+                self.say(&format!("images, level {level}: {what}; survives {survives}"));
+            }
+            Event::WaveFlushed { .. }
+            | Event::WaveNotFlushed { .. }
+            | Event::SuspensionNotFlushed { .. }
+            | Event::WaveComes { .. }
+            | Event::PlaceAway { .. }
+            | Event::PlaceBehind { .. }
+            | Event::PlaceKeeps { .. } => self.of_places(event),
             Event::ImageLost { rank, image, reason } => {
                 self.say(&format!("warning: {}", unusable_image(rank, image, reason)));
             }
@@ -278,9 +312,56 @@ impl Words {
         }
     }
 
-    /// Told once for each reason, until all ranks that it is told of have had an image written.
+    fn of_places(&mut self, event: &Event) {
+        match *event {
+            Event::WaveFlushed {
+                wave,
+                place,
+                bytes,
+                put,
+                took,
+            } => {
+                self.failing.remove(place);
+                if self.verbose {
+                    self.say(&format!(
+                        "wave {wave} is in {place}: {}, of which {} went there in {}",
+                        readable_size(bytes),
+                        readable_size(put),
+                        readable_duration(took)
+                    ));
+                }
+            }
+            // Once, until the place takes a wave again.
+            Event::WaveNotFlushed { wave, place, reason } if self.failing.insert(place.to_string()) => {
+                self.say(&format!("warning: wave {wave} could not be stored: {reason}"));
+            }
+            Event::SuspensionNotFlushed { reason } => {
+                self.say(&format!("warning: the suspended job is not stored: {reason}"));
+            }
+            Event::WaveComes { wave, places } => self.say(&format!(
+                "no node has all of wave {wave} any more: what is missing comes from {places}"
+            )),
+            Event::PlaceAway { place, reason } => {
+                self.failing.insert(place.to_string());
+                self.say(&format!(
+                    "warning: {place}: {reason}; the job begins without it, and waves go there once it can be reached"
+                ));
+            }
+            Event::PlaceBehind { place, since } => self.say(&format!(
+                "warning: waves come faster than {place} takes them: one is on its way since {}, so others do not go there; raise \
+                 every= or --checkpoint-every",
+                readable_duration(since)
+            )),
+            Event::PlaceKeeps { reason } => self.say(&format!(
+                "warning: what the job has stored could not be removed: {reason}; resurgo store rm does it"
+            )),
+            _ => {}
+        }
+    }
+
+    /// Reported once for each reason, until all of its ranks have a written image.
     fn not_written(&mut self, rank: usize, image: u64, reason: &str) {
-        // What comes before is where it was noticed.
+        // The text before tells where the error appeared.
         let cause = reason.rsplit(": ").next().unwrap_or(reason);
         let ranks = self.unwritten.entry(cause.to_string()).or_default();
         let is_new = ranks.is_empty();
@@ -317,11 +398,28 @@ impl Words {
             Event::LoggerFailed { logger, reason } => {
                 self.say(&format!("warning: event logger {logger} cannot be started: {reason}"));
             }
+            Event::StoreServerStarted {
+                server, again: true, ..
+            } => self.say(&format!("the checkpoint server of {server} was restarted")),
+            Event::StoreServerLost { server, reason } => self.say(&format!(
+                "warning: the checkpoint server of {server} was lost ({reason}) and is started again"
+            )),
+            Event::StoreServerAway { server, reason } => self.say(&format!(
+                "warning: the checkpoint server of {server} cannot be started again: {reason}; until it can, nothing goes to its \
+                 place or comes from there"
+            )),
+            Event::StoreServersKeep { kept } => {
+                let kept = kept.iter().map(|(server, directory)| format!("{} of {server}", directory.display()));
+                let kept = kept.collect::<Vec<_>>().join(", ");
+                self.say(&format!(
+                    "what the job has stored stays in {kept}; resurgo checkpoint-server --directory DIR serves it"
+                ));
+            }
             _ => {}
         }
     }
 
-    /// `is_complete`: what the ranks' last lives have sent is in it.
+    /// `is_complete`: the messages of the ranks' last lives are included.
     fn summary(&mut self, summary: &Summary, is_complete: bool) {
         if summary.restarts > 0 {
             let words = self.recoveries(summary, is_complete);
@@ -364,7 +462,7 @@ impl Words {
     }
 }
 
-/// Why an image is as if it were not there.
+/// Why an image cannot be used.
 pub fn unusable_image(rank: usize, image: u64, reason: &str) -> String {
     format!("image {image} of rank {rank} cannot be used: {reason}")
 }

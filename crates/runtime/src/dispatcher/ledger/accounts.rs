@@ -1,4 +1,6 @@
-//! Accounts of images, and the ledger as it is written down when the job is suspended.
+//! Accounts of images, and the ledger's form in the file of a suspended job.
+
+use std::collections::BTreeSet;
 
 use resurgo_pmi::{Position, Server};
 use serde::{Deserialize, Serialize};
@@ -6,12 +8,12 @@ use serde_json::Value;
 
 use super::taken::{Printed, Taken};
 
-/// Where a rank was in everything that the ledger holds of it.
+/// A rank's position in all that the ledger holds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Account {
     pub printed: [Printed; 2],
     pub pmi: Position,
-    /// Bytes of standard input that had been read.
+    /// Bytes of standard input read.
     pub read: u64,
 }
 
@@ -30,7 +32,7 @@ pub struct RankState {
     pub accounts: Vec<(u64, Account)>,
 }
 
-/// The same as agents wrote it down, when the ledger was theirs.
+/// The same as older versions' agents wrote it.
 #[derive(Deserialize)]
 struct OfAgent {
     ranks: Vec<OfAgentRank>,
@@ -56,7 +58,15 @@ struct OfAgentFile {
 }
 
 impl State {
-    /// Of a job whose agent has written it down.
+    /// The images of which all ranks have accounts.
+    pub fn accounts(&self) -> BTreeSet<u64> {
+        let of = |rank: &RankState| rank.accounts.iter().map(|(number, _)| *number).collect();
+        let ranks = self.ranks.iter().map(of);
+        let common = ranks.reduce(|common: BTreeSet<u64>, of| &common & &of);
+        common.unwrap_or_default()
+    }
+
+    /// From a job whose agent has written it.
     pub fn of_agent(agent: Value) -> serde_json::Result<State> {
         let OfAgent {
             ranks,

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Most bytes that are sent to a life at once.
+/// Most bytes sent to a life at once.
 const PART: u64 = 32 << 10;
 
 /// The standard input so far.
@@ -15,14 +15,14 @@ pub struct Spool {
     file: File,
     length: u64,
     ended: bool,
-    /// Bytes that the present life had read when it began, and those that it has been sent since, too.
+    /// Bytes that the present life had read when it began, plus those sent since.
     began: u64,
     sent: u64,
     /// The present life has room for more.
     wanted: bool,
 }
 
-/// What the present life is sent next.
+/// The next data for the present life.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
     Bytes(Vec<u8>),
@@ -42,7 +42,7 @@ impl Spool {
         })
     }
 
-    /// Where another process of the user finds the file with what has come so far.
+    /// The path by which another process of the user opens the file.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -56,18 +56,18 @@ impl Spool {
         self.ended
     }
 
-    /// What an earlier run had read has been put into the file.
+    /// The input of an earlier run is in the file now.
     pub fn resume(&mut self) -> io::Result<()> {
         self.length = self.file.metadata()?.len();
         Ok(())
     }
 
-    /// A life of rank 0 begins that has read `from` bytes already.
+    /// A life of rank 0 begins; it has read `from` bytes already.
     pub fn begin_life(&mut self, from: u64) {
         (self.began, self.sent, self.wanted) = (from, from, false);
     }
 
-    /// Where the input was when the present life had read so many bytes.
+    /// The position in the input when the present life has read so many bytes.
     pub fn place(&self, read: u64) -> u64 {
         self.began + read
     }
@@ -77,7 +77,7 @@ impl Spool {
         self.wanted = true;
     }
 
-    /// More must be read for it.
+    /// The dispatcher must read more for it.
     pub fn lacks(&self) -> bool {
         self.wanted && !self.ended && self.sent == self.length
     }
@@ -94,7 +94,7 @@ impl Spool {
         self.ended = true;
     }
 
-    /// What the present life is to be sent now.
+    /// The data to send to the present life now.
     pub fn next(&mut self) -> io::Result<Option<Part>> {
         if !self.wanted || self.lacks() {
             return Ok(None);

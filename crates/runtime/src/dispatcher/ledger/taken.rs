@@ -1,9 +1,10 @@
-//! What has been taken of one output stream of a rank, over all its lives.
+//! The accepted output of one stream of a rank, over all its lives.
 //!
-//! A later life prints again what earlier ones printed. [`Taken`] drops what is equal, so that every byte is passed on exactly once.
-//! A line that differs in numbers only is mostly one with a measured time: what was printed first stands, and what differs is held
-//! back until it is certain. Whatever else a life prints is passed on, from the first line that is not equal: the program has taken
-//! another way, and what it prints on it has not been printed before. So has a life that ends when others had printed more.
+//! A later life repeats the output of earlier ones. [`Taken`] drops what is equal, so every byte is passed on exactly
+//! once. A line that differs only in numbers mostly shows a measured time: the first version stands. The new one is
+//! held back until this is certain. Any other difference is passed on from the first differing line: the program has
+//! taken another course, and this output is new. A life that ends although an earlier one printed more has also taken
+//! another course.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,12 +13,12 @@ use super::wording::{self, LEFT_OUT};
 /// So many units are single lines; those after them are [`COARSE`] lines each, so that long outputs need little memory.
 const FINE_UNITS: u64 = 16 << 10;
 const COARSE: u32 = 64;
-/// Most bytes of a unit: what is longer goes on in the next one.
+/// Most bytes of a unit; longer text goes into the next one.
 const UNIT: usize = 16 << 10;
-/// Most bytes that are held back.
+/// Most bytes held back.
 const HELD: usize = 256 << 10;
 
-/// FNV-1a: cheap, and nobody attacks a rank's own output.
+/// FNV-1a: cheap, and a rank does not attack its own output.
 struct Hash(u64);
 
 impl Hash {
@@ -32,7 +33,7 @@ impl Hash {
     }
 }
 
-/// Lines as they are remembered: hashes of their bytes, of them without measured numbers, and without any numbers.
+/// Remembered lines: hashes of their bytes, of them without measured numbers, and without any numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Unit([u32; 3]);
 
@@ -74,58 +75,58 @@ impl Part {
     }
 }
 
-/// What a life has printed instead of what was printed first, from unit `from` on; not passed on.
+/// The text that a life prints instead of the first version, from unit `from` on; not passed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Held {
     from: u64,
     /// How much the life had printed before.
     offset: u64,
     text: Vec<u8>,
-    /// Bytes at its beginning that an image's former life has passed on.
+    /// Bytes at its beginning that were passed on before the image.
     passed_on: usize,
-    /// Up to here, in bytes and units, lines that are like no others have shown that the life goes the same way.
+    /// Up to here, in bytes and units, unique lines have shown that the life takes the same course.
     certain: (usize, u64),
 }
 
-/// How far a life has printed: where a later life goes on that begins from an image.
+/// A life's progress in its output: a later life that begins from an image goes on here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Printed {
     bytes: u64,
     units: u64,
     part: Part,
-    /// Bytes at the beginning of the part that have been passed on as the life printed them.
+    /// Bytes at the beginning of the part that were passed on.
     passed_on: usize,
     held: Option<Held>,
-    /// Most units between two that showed that the life goes the same way.
+    /// Most units between two that showed the same course.
     stride: u64,
 }
 
 /// One stream of one rank.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Taken {
-    /// Passed on over all lives, on the last way that the program took.
+    /// Bytes passed on over all lives, on the program's last course.
     bytes: u64,
     units: Vec<Unit>,
     part: Part,
-    /// The present life, while it has not printed all that again.
+    /// The present life, until it has repeated all of that.
     life: Option<Printed>,
-    /// That life is known to compute the same: what it receives and sends is compared.
+    /// The life computes the same for certain: its messages are compared.
     is_replay: bool,
-    /// Nobody waits for what the life has not printed again.
+    /// The dispatcher does not wait for the rest of the life's repetition.
     forgiven: bool,
     told: bool,
 }
 
-/// Something was printed that is not equal to what was printed first.
+/// Output differs from the first version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Difference {
-    /// How much the life had printed before that line.
+    /// Bytes that the life had printed before that line.
     pub offset: u64,
-    /// It has been passed on; otherwise what was printed first stands.
+    /// The new text was passed on; otherwise the first version stands.
     pub anew: bool,
 }
 
-/// What follows from what a life has printed.
+/// What follows from printed text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accepted {
     /// To be passed on.
@@ -149,14 +150,14 @@ impl Taken {
         (self.is_replay, self.forgiven) = (is_replay, false);
         let end = self.units.len() as u64;
         if from.units > end {
-            // From a way that has been left since.
+            // From a course that was left since.
             from = self.end();
         }
         let is_behind = from.units < end || !from.part.text.starts_with(&self.part.text);
         self.life = Some(from).filter(|_| is_behind);
     }
 
-    /// Where all has been printed.
+    /// The position where all output is repeated.
     fn end(&self) -> Printed {
         Printed {
             bytes: self.bytes,
@@ -172,25 +173,25 @@ impl Taken {
         self.life.clone().unwrap_or_else(|| self.end())
     }
 
-    /// The present life has not printed again all that was passed on, and is waited for.
+    /// The present life has not repeated all that was passed on, and the dispatcher waits for it.
     pub fn repeats(&self) -> bool {
         self.behind() > 0
     }
 
-    /// Bytes passed on that this life has not printed yet and is waited for; if it prints others, about so many, but 0 only if it is
-    /// not behind.
+    /// Bytes passed on that this life has yet to repeat, while the dispatcher waits. About so many if it prints others,
+    /// but 0 only if it is not behind.
     pub fn behind(&self) -> u64 {
         if self.forgiven { 0 } else { self.missing() }
     }
 
-    /// The same, whether somebody waits or not.
+    /// The same, even if the dispatcher does not wait.
     pub fn missing(&self) -> u64 {
         self.life
             .as_ref()
             .map_or(0, |life| self.bytes.saturating_sub(life.bytes).max(1))
     }
 
-    /// Gives up waiting for what this life has not printed again. It is compared all the same.
+    /// Stops waiting for this life's repetition. It is still compared.
     pub fn forgive(&mut self) {
         self.forgiven = true;
     }
@@ -211,13 +212,13 @@ impl Taken {
         accepted
     }
 
-    /// No life runs; one has printed this last, and it has been passed on.
+    /// No life runs: adds text that the last one printed and that was passed on.
     pub fn take_printed(&mut self, bytes: &[u8]) {
         self.life = None;
         self.append(bytes);
     }
 
-    /// The present life has ended as a program should, and prints no more.
+    /// The present life has ended as a program should.
     pub fn end_life(&mut self) -> Accepted {
         let mut accepted = Accepted::default();
         let Some(life) = self.life.take() else { return accepted };
@@ -268,7 +269,7 @@ impl Taken {
         let is_equal = now.starts_with(first);
         let lines = (self.part.lines, life.part.lines);
         let is_whole = is_whole || lines.0 < lines.1 || (lines.0 == lines.1 && first.ends_with(b"\n"));
-        // Who does not repeat messages is not waited for, so that the whole line can be looked at.
+        // The dispatcher does not wait for a life that repeats no messages, so the whole line can be compared.
         let is_alike =
             !is_equal && (is_whole || self.is_replay && !first.starts_with(now)) && self.is_alike(first, now);
         if !is_equal && !is_alike && !is_whole {
@@ -282,13 +283,13 @@ impl Taken {
             self.tell(life.bytes - life.part.text.len() as u64, false, accepted);
         }
         accepted.new.extend_from_slice(&life.part.text[place..]);
-        // Later lives print a line of one life, not one that two have made up.
+        // Later lives repeat a line of one life, not one composed of two.
         self.part = Part::default();
         self.bytes = life.bytes - life.part.text.len() as u64;
         self.append(&life.part.text);
     }
 
-    /// A unit has shown that the life goes the same way.
+    /// A unit has shown that the life takes the same course.
     fn note_certain(&mut self, life: &mut Printed, likeness: Likeness, accepted: &mut Accepted) {
         let Some(held) = &mut life.held else { return };
         life.stride = life.stride.max(life.units - held.certain.1);
@@ -298,7 +299,7 @@ impl Taken {
         }
     }
 
-    /// What was printed first stands, and what is certain of what is held back is dropped. False if something else is left.
+    /// Keeps the first version and drops the certain part of the held text. False if other text is left.
     fn let_stand(&mut self, life: &mut Printed, accepted: &mut Accepted) -> bool {
         let Some(mut held) = life.held.take() else { return true };
         let (bytes, unit) = held.certain;
@@ -362,7 +363,7 @@ impl Taken {
         };
         let is_like = |without: fn(&[u8], &mut dyn FnMut(u8))| {
             let (mut first, now) = (reads(without, first), reads(without, now));
-            // A number in which it breaks off may be any.
+            // A number cut off at the end may be any.
             let breaks_off = first.pop_if(|byte| *byte == LEFT_OUT).is_some();
             now.strip_prefix(first.as_slice())
                 .is_some_and(|rest| !breaks_off || rest.first() == Some(&LEFT_OUT))
@@ -371,8 +372,8 @@ impl Taken {
             || (self.is_replay && is_like(|text, emit| wording::without_numbers(text, emit)))
     }
 
-    /// The present life goes another way: what it has printed from the first line on that is not equal is passed on, and is what
-    /// later lives are compared with.
+    /// The present life takes another course: its text from the first differing line is passed on. Later lives are
+    /// compared with it.
     fn print_anew(&mut self, life: Printed, accepted: &mut Accepted) {
         let held = life.held.unwrap_or_else(|| Held {
             from: life.units,
@@ -392,12 +393,12 @@ impl Taken {
         accepted.new.extend_from_slice(&text[held.passed_on.min(text.len())..]);
     }
 
-    /// All that has been passed on is whole lines, as far as is known.
+    /// All output passed on consists of whole lines, as far as is known.
     fn ends_with_line(&self) -> bool {
         self.part.text.last().is_none_or(|byte| *byte == b'\n')
     }
 
-    /// That the first standing text was not repeated is told once, every other way that is taken.
+    /// Reports once that the first version was not repeated, but every new course.
     fn tell(&mut self, offset: u64, anew: bool, accepted: &mut Accepted) {
         if anew || !std::mem::replace(&mut self.told, true) {
             accepted.difference = Some(Difference { offset, anew });
@@ -417,7 +418,7 @@ impl Taken {
     }
 }
 
-/// Where in `now` that place is at which `first` ends: in the same line, and no further than that reaches.
+/// The position in `now` where `first` ends: in the same line, and at most at its end.
 fn place_of_end(first: &[u8], now: &[u8]) -> usize {
     let lines = first.iter().filter(|byte| **byte == b'\n').count();
     let column = first.iter().rev().take_while(|byte| **byte != b'\n').count();

@@ -41,7 +41,7 @@ fn a_life_goes_on_where_its_image_was() {
     heard += say(&mut ledger, 0, 1, "cmd=put kvsname=j key=a value=1\n");
     ledger.printed(0, 1, Stdout, b"one\n");
     ledger.printed(0, 1, Stderr, b"warning\n");
-    assert!(ledger.note_account((0, 1), 7, 3, Some(heard), &[]).is_some());
+    assert!(ledger.note_account((0, 1), 7, 3, Some(heard), None).is_some());
     ledger.printed(0, 1, Stdout, b"two\n");
     for life in [2, 3] {
         assert_eq!(ledger.began(0, life, 7, true), Some([true, false]));
@@ -51,21 +51,21 @@ fn a_life_goes_on_where_its_image_was() {
         assert!(ledger.server.progress(0).initialised);
         assert_eq!(ledger.input.as_ref().unwrap().place(1), 4);
     }
-    // What a former life said comes too late.
+    // Messages of a former life come too late.
     assert_eq!(ledger.printed(0, 2, Stdout, b"two\n").new, b"");
     assert_eq!(ledger.printed(0, 3, Stdout, b"three\n").new, b"three\n");
     assert_eq!(ledger.began(0, 4, 6, true), None, "there was no such image");
     assert_eq!(ledger.began(0, 4, 0, true), Some([true; 2]));
 }
 
-/// Another node would begin from what the note of an image says.
+/// Another node would begin from the note of an image.
 #[test]
 fn what_a_note_says_of_an_account_is_all_of_it() {
     let mut ledger = ledger(1);
     let heard = say(&mut ledger, 0, 1, "cmd=init pmi_version=1 pmi_subversion=1\n");
     ledger.printed(0, 1, Stdout, b"one\ntwo, and");
     ledger.printed(0, 1, Stderr, &[0xff; 5000]);
-    let noted = ledger.note_account((0, 1), 7, 3, Some(heard), &[]).unwrap();
+    let noted = ledger.note_account((0, 1), 7, 3, Some(heard), None).unwrap();
     let note = Note::new("j", Protocol::Auto, (0, 7), Counts::default(), noted);
     let account = Note::read(&note.to_text()).unwrap().account;
     let read: Account = serde_json::from_value(account).unwrap();
@@ -85,7 +85,7 @@ fn what_a_note_says_of_an_account_is_all_of_it() {
 fn nobody_begins_in_the_middle_of_a_command() {
     let mut ledger = ledger(2);
     let heard = say(&mut ledger, 0, 1, "cmd=init pmi_version=1 pmi_subversion=1\n");
-    let is_noted = |ledger: &mut Ledger, heard| ledger.note_account((0, 1), 1, 0, heard, &[1]).is_some();
+    let is_noted = |ledger: &mut Ledger, heard| ledger.note_account((0, 1), 1, 0, heard, Some(1)).is_some();
     assert!(is_noted(&mut ledger, Some(heard)));
     assert!(!is_noted(&mut ledger, None), "half a line has come");
     assert!(!is_noted(&mut ledger, Some(0)), "the answer is on its way");
@@ -94,21 +94,21 @@ fn nobody_begins_in_the_middle_of_a_command() {
     assert_eq!(ledger.began(0, 2, 1, false), Some([false; 2]));
     assert!(!is_noted(&mut ledger, Some(0)), "that life has ended");
     say(&mut ledger, 0, 2, "cmd=barrier_in\n");
-    let noted = ledger.note_account((0, 2), 1, 0, Some(0), &[1]);
+    let noted = ledger.note_account((0, 2), 1, 0, Some(0), Some(1));
     assert!(noted.is_none(), "it waits in a barrier");
     let heard = say(&mut ledger, 1, 1, "cmd=barrier_in\n");
-    assert!(ledger.note_account((1, 1), 1, 0, Some(heard), &[]).is_some());
-    let noted = ledger.note_account((0, 2), 2, 0, Some(heard), &[1]);
+    assert!(ledger.note_account((1, 1), 1, 0, Some(heard), None).is_some());
+    let noted = ledger.note_account((0, 2), 2, 0, Some(heard), Some(1));
     assert!(noted.is_some());
 }
 
 #[test]
 fn accounts_go_with_their_images_and_come_back_with_the_job() {
     let mut ledger = ledger(1);
-    for image in 1..10 {
+    for image in 1..10_u64 {
         ledger.printed(0, 1, Stdout, b"line\n");
-        let kept: Vec<u64> = (1..image).rev().take(2).collect();
-        assert!(ledger.note_account((0, 1), image, image, Some(0), &kept).is_some());
+        let oldest = image.checked_sub(2).filter(|oldest| *oldest > 0);
+        assert!(ledger.note_account((0, 1), image, image, Some(0), oldest).is_some());
     }
     let numbers = |ledger: &Ledger| ledger.ranks[0].accounts.keys().copied().collect::<Vec<_>>();
     assert_eq!(numbers(&ledger), [7, 8, 9]);

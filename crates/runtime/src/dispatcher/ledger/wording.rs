@@ -1,6 +1,6 @@
-//! How a text reads when the numbers in it are left out: measured times differ from life to life, and the words around them do not.
+//! The wording of a text without its numbers: measured times differ from life to life, the words around them do not.
 
-/// What follows a whole number that has been measured.
+/// The units after a measured whole number.
 const UNITS: [&[u8]; 19] = [
     b"s",
     b"sec",
@@ -23,7 +23,7 @@ const UNITS: [&[u8]; 19] = [
     b"hours",
 ];
 
-/// Stands for what has been left out.
+/// Stands for omitted text.
 pub const LEFT_OUT: u8 = 0;
 
 fn is_in_word(byte: u8) -> bool {
@@ -35,8 +35,8 @@ fn run(text: &[u8], is: impl Fn(u8) -> bool) -> usize {
     text.iter().position(|byte| !is(*byte)).unwrap_or(text.len())
 }
 
-/// The length of the number at the beginning of `text`, and whether it is one that is measured: with a fraction, a time of
-/// day, or before a unit of time. One that ends with the text may become that.
+/// The length of the number at the beginning of `text`, and whether it is measured: a fraction, a time of day, or a
+/// number before a unit of time. A number at the end of the text may become that.
 fn number(text: &[u8]) -> (usize, bool) {
     let digits = |at: usize| run(&text[at..], |byte| byte.is_ascii_digit());
     let (mut end, mut is_broken) = (digits(0), false);
@@ -58,7 +58,7 @@ fn number(text: &[u8]) -> (usize, bool) {
         }
     }
     let behind = &text[end..];
-    // The text has been cut off inside.
+    // The text is cut off inside.
     let exponents: [&[u8]; 3] = [b"e", b"e-", b"e+"];
     if matches!(behind, [b'.' | b':']) || (is_broken && exponents.contains(&behind.to_ascii_lowercase().as_slice())) {
         return (text.len(), true);
@@ -74,7 +74,7 @@ fn number(text: &[u8]) -> (usize, bool) {
     (end, is_unit || (is_broken && is_number))
 }
 
-/// Gives `emit` the text without measured numbers. Spaces count as one, however many there are: they make up for digits.
+/// Gives `emit` the text without measured numbers. Several spaces count as one: they make up for digits.
 pub fn without_measured(text: &[u8], mut emit: impl FnMut(u8)) {
     let mut at = 0;
     while let Some(byte) = text.get(at).copied() {

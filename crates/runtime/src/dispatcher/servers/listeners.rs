@@ -14,6 +14,8 @@ pub struct Listeners {
     pub count: usize,
     /// Where the first listens; the others are on the same address, at any port.
     pub first: SocketAddr,
+    /// Others speak to them encrypted.
+    pub are_encrypted: bool,
 }
 
 impl Listeners {
@@ -30,12 +32,13 @@ impl Listeners {
 /// that node knows this machine; none: it is this one.
 ///
 /// # Errors
-/// It listens on every address of one family, and this machine has none of that by which other nodes could reach it.
+/// It listens on every address of IPv4, and this machine has none by which other nodes could reach it.
 pub fn reached(listens: SocketAddr, known_as: Option<IpAddr>) -> io::Result<SocketAddr> {
     let ip = match known_as.map(|ip| ip.to_canonical()) {
-        Some(ip) if listens.ip().is_unspecified() => match ip.is_ipv6() == listens.is_ipv6() {
+        // Every address of IPv6 is one of IPv4, too.
+        Some(ip) if listens.ip().is_unspecified() => match ip.is_ipv4() || listens.is_ipv6() {
             true => ip,
-            false => of_this_machine(listens.is_ipv6())?,
+            false => of_this_machine()?,
         },
         _ => of_one_node(listens.ip()),
     };
@@ -50,18 +53,18 @@ fn of_one_node(listens: IpAddr) -> IpAddr {
     }
 }
 
-/// The first address of an interface that is up and leads elsewhere.
-fn of_this_machine(is_v6: bool) -> io::Result<IpAddr> {
+/// The first address of IPv4 of an interface that is up and leads elsewhere.
+fn of_this_machine() -> io::Result<IpAddr> {
     let up = interfaces::all()?.filter(|interface| interface.is_up);
-    first_for_others(up.map(|interface| interface.ip), is_v6).ok_or_else(|| {
+    first_for_others(up.map(|interface| interface.ip)).ok_or_else(|| {
         io::Error::other(
             "no interface of this machine has an address that other nodes can reach; give the one to listen on",
         )
     })
 }
 
-fn first_for_others(mut addresses: impl Iterator<Item = IpAddr>, is_v6: bool) -> Option<IpAddr> {
-    addresses.find(|address| address.is_ipv6() == is_v6 && interfaces::leads_elsewhere(address))
+fn first_for_others(mut addresses: impl Iterator<Item = IpAddr>) -> Option<IpAddr> {
+    addresses.find(|address| address.is_ipv4() && interfaces::leads_elsewhere(address))
 }
 
 #[cfg(test)]
@@ -96,9 +99,13 @@ mod tests {
     #[test]
     fn a_node_reaches_a_server_that_listens_everywhere_as_it_reached_this_machine() {
         for known_as in ["10.0.0.9", "::ffff:10.0.0.9"] {
-            let address = reached("0.0.0.0:7".parse().unwrap(), Some(ip(known_as))).unwrap();
-            assert_eq!(address, "10.0.0.9:7".parse().unwrap());
+            for listens in ["0.0.0.0:7", "[::]:7"] {
+                let address = reached(listens.parse().unwrap(), Some(ip(known_as))).unwrap();
+                assert_eq!(address, "10.0.0.9:7".parse().unwrap());
+            }
         }
+        let address = reached("[::]:7".parse().unwrap(), Some(ip("2001:db8::9"))).unwrap();
+        assert_eq!(address, "[2001:db8::9]:7".parse().unwrap());
     }
 
     #[test]
@@ -113,9 +120,8 @@ mod tests {
             "10.0.0.2",
         ]
         .map(ip);
-        assert_eq!(first_for_others(all.into_iter(), false), Some(ip("10.0.0.1")));
-        assert_eq!(first_for_others(all.into_iter(), true), Some(ip("2001:db8::1")));
-        assert_eq!(first_for_others(all.into_iter().take(4), true), None);
+        assert_eq!(first_for_others(all.into_iter()), Some(ip("10.0.0.1")));
+        assert_eq!(first_for_others(all.into_iter().take(5)), None);
     }
 
     #[test]

@@ -16,14 +16,14 @@ use crate::event_logger::{self, Process, Report, Settings};
 /// Pause before a logger is started again that has ended soon after its start.
 const PAUSE: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(2);
-/// A logger that cannot be started for so long ends the job: ranks would wait for it.
+/// The job ends if a logger cannot be started for so long: ranks would wait for it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Logger {
     process: Process,
     started: Instant,
     again_at: Option<Instant>,
-    /// Since when it has not come to serve, though it was started.
+    /// Since when it has been started without coming to serve.
     failing: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ struct Logger {
 pub struct Loggers(Vec<Logger>);
 
 impl Loggers {
-    /// Starts them, for a job of `ranks` ranks, and tells the job where they are.
+    /// Starts them for a job of `ranks` ranks, and tells the job their addresses.
     pub fn start(job: &mut Job, wanted: &Listeners, ranks: usize) -> Result<Loggers, StartError> {
         let directory = job.spill_directory.clone();
         let directory = directory.unwrap_or_else(|| std::env::temp_dir().into_os_string());
@@ -41,6 +41,7 @@ impl Loggers {
             let settings = Settings {
                 size: job.most_ranks.max(ranks),
                 key: job.key,
+                is_encrypted: wanted.are_encrypted,
                 number,
                 peers: Vec::new(),
                 broadcasts: wanted.count > 1 && job.clock_spread == SPREAD_BROADCAST,
@@ -82,8 +83,8 @@ impl Loggers {
         self.0.iter().filter_map(|logger| logger.process.socket())
     }
 
-    /// Hears what they have said, and starts those again that have ended unless the job `is_over`. `waits`: ranks send nothing without
-    /// them. Why the job must end, if one cannot be started.
+    /// Reads their reports, and restarts ended ones unless the job `is_over`. `waits`: ranks send nothing without them.
+    /// Returns why the job must end, if one cannot be started.
     pub fn mind(&mut self, bus: &mut Bus, waits: bool, is_over: bool) -> Option<String> {
         let now = Instant::now();
         for (number, logger) in self.0.iter_mut().enumerate() {
@@ -122,13 +123,13 @@ impl Loggers {
 }
 
 impl Logger {
-    /// An epoch is that of a logger that finds no journal.
+    /// A logger that finds no journal begins an epoch.
     fn begin(&mut self) -> std::io::Result<()> {
         self.process.settings.epoch = self.process.starts + 1;
         self.process.start()
     }
 
-    /// Tells what it has said; answers how it has ended, if it has.
+    /// Passes on its reports; returns how it ended, if it has.
     fn hear(&mut self, number: usize, bus: &mut Bus, now: Instant) -> Option<End> {
         let pid = self.process.pid();
         let (reports, end) = self.process.hear();

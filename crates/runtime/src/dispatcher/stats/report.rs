@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::events::Summary;
 use super::super::node::NodeFigures;
-use super::{Checkpoint, RankStats, Recovery, Stats, between};
+use super::{Checkpoint, PlaceStats, RankStats, Recovery, Stats, between};
 use crate::channel_memory::Held;
 use crate::units::{counted, grouped, readable_duration, readable_size};
 
@@ -73,7 +73,7 @@ impl Checkpoint {
     }
 }
 
-/// The parts of a recovery, in seconds and in order; none: it has not come to that, or nobody can know.
+/// The parts of a recovery, in seconds and in order; none: not reached, or unknown.
 struct Parts {
     detect: Option<f64>,
     end: Option<f64>,
@@ -92,7 +92,7 @@ impl Recovery {
         let collecting = self
             .collected
             .map(|collected| collected.saturating_sub(self.collecting));
-        // The process may be at work before its agent has heard that it is.
+        // The process may work before its agent knows that it runs.
         let runs = match collecting {
             Some(collecting) => self.runs.map(|runs| runs.min(collecting)),
             None => self.runs,
@@ -137,11 +137,29 @@ impl NodeStats<'_> {
             "node": self.number, "name": self.figures.name, "ranks": self.ranks, "messages_to_other_nodes": self.messages,
             "bytes_to_other_nodes": self.bytes, "lost_at": self.figures.lost.map(|lost| lost.as_secs_f64()),
             "longest_silence_seconds": self.figures.silence.as_secs_f64(),
+            "images_of_others": self.figures.images.0, "made_anew": self.figures.images.1,
+            "held_image_bytes": self.figures.held.images, "held_piece_bytes": self.figures.held.pieces,
+            "most_held_bytes": self.figures.held.most,
         })
     }
 
     fn line(&self) -> String {
-        let NodeFigures { name, lost, silence } = self.figures;
+        let NodeFigures {
+            name,
+            lost,
+            silence,
+            images,
+            held,
+        } = self.figures;
+        let images = match images {
+            (0, _) => String::new(),
+            (all, 0) => format!("; has got {}", counted(*all, "image of others", "images of others")),
+            (all, anew) => format!("; has got {all} images of others, {anew} anew"),
+        };
+        let held = match held.most {
+            0 => String::new(),
+            most => format!("; held at most {} for others", readable_size(most)),
+        };
         let named = match *name == self.number.to_string() {
             true => String::new(),
             false => format!(" ({name})"),
@@ -154,13 +172,44 @@ impl NodeStats<'_> {
                 short(lost.as_secs_f64())
             ),
             None => format!(
-                "node {}{named}: {}, {} ({}) to other nodes; silent for at most {silent}",
+                "node {}{named}: {}, {} ({}) to other nodes{images}{held}; silent for at most {silent}",
                 self.number,
                 counted(self.ranks.len() as u64, "rank", "ranks"),
                 counted(self.messages, "message", "messages"),
                 readable_size(self.bytes)
             ),
         }
+    }
+}
+
+impl PlaceStats {
+    fn json(&self) -> Value {
+        json!({
+            "place": self.place, "waves": self.waves, "failed": self.failed, "bytes": self.bytes, "put_bytes": self.put,
+            "seconds": self.time.as_secs_f64(), "last_wave": self.last.map(|(wave, _)| wave),
+            "last_at": self.last.map(|(_, at)| at.as_secs_f64()),
+        })
+    }
+
+    fn line(&self, wall: Duration) -> String {
+        let failed = match self.failed {
+            0 => String::new(),
+            failed => format!("; {failed} could not be copied"),
+        };
+        let Some((wave, at)) = self.last else {
+            return format!("{}: no wave{failed}", self.place);
+        };
+        let seconds = self.time.as_secs_f64();
+        format!(
+            "{}: {} of {}, of which {} went there, {} for one, {}/s; wave {wave} is there since {}{failed}",
+            self.place,
+            counted(self.waves, "wave", "waves"),
+            readable_size(self.bytes),
+            readable_size(self.put),
+            short(seconds / self.waves as f64),
+            readable_size((self.put as f64 / seconds.max(1e-9)) as u64),
+            short(wall.saturating_sub(at).as_secs_f64()),
+        )
     }
 }
 
@@ -211,7 +260,7 @@ impl Stats {
             images: self.images,
             waves: self.waves,
             image_bytes: self.image_bytes,
-            longest_stall: self.longest_stall,
+            longest_stall: self.stalls.longest,
             individual_checkpoint_seconds: self.individual(),
             total_checkpoint_seconds: self.total().filter(|_| self.waves > 0),
             effective_delay: self.effective(),
@@ -236,10 +285,11 @@ impl Stats {
             "total": self.all().json(),
             "ranks": ranks.collect::<Vec<_>>(),
             "channel_memories": self.channel_memories,
+            "places": self.places.iter().map(PlaceStats::json).collect::<Vec<_>>(),
             "nodes": self.nodes().map(|node| node.json()).collect::<Vec<_>>(),
             "checkpoints": {
                 "images": self.images, "waves": self.waves, "written_bytes": self.image_bytes,
-                "individual_seconds": self.individual(), "longest_seconds": self.longest_stall.as_secs_f64(),
+                "individual_seconds": self.individual(), "longest_seconds": self.stalls.longest.as_secs_f64(),
                 "total_seconds": self.total(),
                 "effective_delay_seconds": self.effective().as_secs_f64(),
                 "left_out": self.checkpoints.left_out,
@@ -292,6 +342,7 @@ impl Stats {
         lines.extend(self.nodes().map(|node| node.line()));
         lines.extend(self.memory_lines());
         lines.extend(self.checkpoint_line());
+        lines.extend(self.places.iter().map(|place| place.line(outcome.wall)));
         lines.extend(self.recovery_lines());
         lines
     }
@@ -330,7 +381,7 @@ impl Stats {
                 "{}: a rank stood still for {} (at most {}); from the request {}; effective delay {}",
                 counted(count, one, many),
                 time(self.individual()),
-                short(self.longest_stall.as_secs_f64()),
+                short(self.stalls.longest.as_secs_f64()),
                 time(self.total()),
                 short(self.effective().as_secs_f64()),
             );
@@ -421,7 +472,7 @@ fn size_lines(sizes: &Sizes) -> Vec<String> {
     lines
 }
 
-/// What sends have waited for, and the event logger's round trips.
+/// The waits of sends, and the event logger's round trips.
 fn waiting_line(through_memories: bool, costs: &Costs) -> Option<String> {
     let cost = |cost: Cost| costs[cost as usize];
     let (held, trips) = (cost(Cost::HeldSends), cost(Cost::LoggerRoundTrips));
@@ -446,7 +497,7 @@ fn waiting_line(through_memories: bool, costs: &Costs) -> Option<String> {
     (held > 0).then(|| format!("{} waited for {reason}, {waited}", counted(held, "send", "sends")))
 }
 
-/// What messages have carried beside their payload.
+/// What messages carried beside their payload.
 fn piggyback_line(costs: &Costs) -> Option<String> {
     let cost = |cost: Cost| costs[cost as usize];
     let messages = cost(Cost::Piggybacks);
@@ -476,7 +527,7 @@ fn row(cells: [String; 9]) -> String {
     cells.collect::<Vec<_>>().join("")
 }
 
-/// A time of which three digits say enough.
+/// A time with three digits.
 fn short(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.0} µs", s * 1e6),

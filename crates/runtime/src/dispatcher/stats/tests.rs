@@ -198,7 +198,7 @@ fn what_was_done_since_the_wave_is_lost_when_all_return() {
     fail(&mut stats, at(9));
     returned(&mut stats, 1, at(10));
     assert_eq!(stats.lost, Duration::from_secs(5 + 4));
-    // Again from the same wave: what was lost before is not lost twice.
+    // Again from the same wave: lost work does not count twice.
     fail(&mut stats, at(12));
     returned(&mut stats, 1, at(13));
     assert_eq!(stats.lost, Duration::from_secs(5 + 4 + 3));

@@ -1,5 +1,5 @@
-//! Damaged image files by the thousand, the same ones in every run: each is refused with its name and what is wrong, or read
-//! as if nothing had happened, and nothing else happens.
+//! Damaged image files by the thousand, the same ones in every run. The reader refuses each with its name and the
+//! fault, or reads it as if nothing had happened. Nothing else happens.
 
 use super::parts::{EXTENTS, Parts, bytes_of_all, put_header};
 use super::*;
@@ -162,7 +162,7 @@ fn damage(whole: &[u8], sibling: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A file that somebody has made up: its checksums are right.
+/// A forged file: its checksums are right.
 fn forge(parts: &Parts, random: &mut Random) -> Vec<u8> {
     let mut parts = parts.clone();
     let kind = random.below(6);
@@ -233,8 +233,8 @@ fn differs_in_free_places(whole: &[u8], mutant: &[u8]) -> bool {
         })
 }
 
-/// Mutants of a plain and of a compressed image. How many of those were read all the same that are damaged, and how many that
-/// are forged.
+/// Mutants of a plain and of a compressed image. How many of those were read all the same that are damaged, and how
+/// many that are forged.
 fn mutants(count: usize, seed: u64) -> (usize, usize) {
     let place = Place::new();
     let mut random = Random(seed);

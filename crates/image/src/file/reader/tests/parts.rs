@@ -1,4 +1,4 @@
-//! Small image files that nobody has written, the same ones in every run.
+//! Small image files made of parts, without a process, the same ones in every run.
 
 use super::*;
 use crate::file::format::{Note, Record};
@@ -138,7 +138,7 @@ impl Parts {
         other
     }
 
-    /// The file, with right checksums, whatever is in it.
+    /// The file, with right checksums for any content.
     pub fn file(&self) -> Vec<u8> {
         let packed = &self.packed;
         let mut header = self.header;

@@ -1,15 +1,15 @@
-//! The memory of a process that runs already: every page comes when it is first touched, by the program or by the kernel for it, and
-//! the others meanwhile.
+//! Fills the memory of a process that already runs. A page comes when the program, or the kernel for it, first touches
+//! it; the others come meanwhile.
 //!
-//! For this the userfaultfd must answer to system calls too, and tell when the program gives memory back, moves it, or copies itself.
-//! The kernel wants CAP_SYS_PTRACE for that.
+//! For this the userfaultfd must answer to system calls too, and tell when the program gives memory back, moves it, or
+//! copies itself. The kernel requires CAP_SYS_PTRACE for that.
 //!
-//! One thread reads an event of the kernel, then brings one piece, and so on. When the program changes its mappings, it waits
-//! until this thread reads the event; meanwhile the kernel takes no piece (EAGAIN). So no piece lands in a mapping that is no
-//! longer the image's. Another thread reads and verifies pieces ahead.
+//! One thread reads an event of the kernel, then brings one piece, and so on. When the program changes its mappings, it
+//! waits until this thread reads the event; meanwhile the kernel takes no piece (EAGAIN). So no piece lands in a
+//! mapping that is no longer the image's. Another thread reads and verifies pieces ahead.
 //!
-//! If this process ended early, the kernel would give zeros for what is missing. So the agent holds the userfaultfd too, and ends the rank
-//! first. It does that also when the file turns out to be damaged.
+//! If this process ended early, the kernel would give zeros for what is missing. So the agent holds the userfaultfd
+//! too, and ends the rank first. The agent also does that when the file turns out to be damaged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use resurgo_wire::image::{Datagram, Kind};
-use resurgo_wire::node_memory::{IMAGE_FD, NET_FD, NODE_MEMORY_FD, PMI_FD, SPILL_FD};
+use resurgo_wire::node_memory::{IMAGE_FD, RANK_FDS};
 
 use super::memory::{copy_some, failed, find, rename};
 use crate::changes::userfaultfd;
@@ -29,15 +29,15 @@ use crate::pages::PAGE;
 use crate::sys::{self, Errno, call};
 use crate::talk;
 
-/// Bytes below which the program does not run before they are there: that takes less than a tenth of a second.
+/// Below so many bytes the program waits until all are there: that takes less than a tenth of a second.
 pub const LEAST: u64 = 128 << 20;
 /// Events: copies of the process, moved memory, memory given back (MADV_DONTNEED), unmapped memory.
 pub const FEATURES: u64 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
-/// Bytes that come at once: around a page that is waited for, and otherwise.
+/// Bytes that come at once: around a page that a thread waits for, and otherwise.
 const NEAR: u64 = 64 << 10;
 const AT_ONCE: u64 = 256 << 10;
-/// So many of the latter are read ahead, and so many bytes are asked of the disk.
+/// How many pieces of [`AT_ONCE`] are read ahead, and how many bytes are requested from the disk.
 const AHEAD: usize = 4;
 const FROM_DISK: u64 = 8 << 20;
 /// Longest time between two looks for waiting threads, while a disk is slow.
@@ -45,12 +45,12 @@ const PAUSE: Duration = Duration::from_micros(200);
 const ONE: u64 = PAGE as u64;
 const UFFDIO_WAKE: u32 = 0x8010_aa02;
 
-/// Whether the kernel will let the restorer have such a userfaultfd.
+/// Whether the kernel lets the restorer have such a userfaultfd.
 pub fn is_possible() -> bool {
     const NO_ROOT: i32 = 1;
     // SAFETY: reads numbers.
     let is_root = unsafe { libc::geteuid() == 0 && libc::prctl(libc::PR_GET_SECUREBITS) & NO_ROOT == 0 };
-    // Others lose their rights when they execute the restorer.
+    // Other users lose their rights when they execute the restorer.
     is_root && userfaultfd(0, FEATURES).map(sys::close).is_ok()
 }
 
@@ -65,7 +65,7 @@ pub fn fill(
     let extents = image.extents.iter().copied();
     let (missing, read): (Vec<Extent>, Vec<Extent>) =
         extents.partition(|extent| find(ranges, extent.address).is_some());
-    // What the restorer has read itself nobody would verify later.
+    // Verify here what the restorer itself read: nobody does so later.
     let verified = image
         .sums()
         .and_then(|sums| image.each_share_of(&read, &sums, &|_, _| Ok(())).map(|()| sums));
@@ -75,10 +75,10 @@ pub fn fill(
     };
     let (agent, theirs) = talk::pair()?;
     talk::send(IMAGE_FD, &Datagram::new(Kind::Filling, 0, 0, 0), &[theirs, memory])?;
-    // What the rank sends to its own group must not end this; and if the rank ends first, nobody must wait for the ends of its pipes and
-    // sockets.
+    // Signals to the rank's group must not end this process. And if the rank ends first, nobody must wait for the ends
+    // of its pipes and sockets.
     sys::block_signals();
-    for fd in [theirs, 0, 1, 2, PMI_FD, NODE_MEMORY_FD, SPILL_FD, IMAGE_FD, NET_FD] {
+    for fd in [theirs, 0, 1, 2].into_iter().chain(RANK_FDS) {
         sys::close(fd);
     }
     talk::send(restorer.as_raw_fd(), &Datagram::new(Kind::Ready, 0, 0, 0), &[])?;
@@ -97,7 +97,7 @@ pub fn fill(
     };
     let filled = std::thread::scope(|scope| {
         let (sender, pieces) = sync_channel(AHEAD);
-        // Without this thread the other one does it all.
+        // Without this thread the other one does everything.
         let _ = std::thread::Builder::new().spawn_scoped(scope, || source.read_ahead(&missing, sender));
         filling.run(pieces)
     });
@@ -108,7 +108,7 @@ pub fn fill(
     talk::send(agent, &said, &[])
 }
 
-/// What the memory comes from.
+/// Where the memory comes from.
 struct Source<'a> {
     image: &'a Image,
     sums: Vec<u8>,
@@ -126,7 +126,7 @@ impl Source<'_> {
         rename(self.image, origin, bytes, self.renamed)
     }
 
-    /// Reads all pieces, until their receiver has gone.
+    /// Reads all pieces, until their receiver is gone.
     fn read_ahead(&self, extents: &[Extent], sender: SyncSender<Piece>) {
         for extent in extents {
             for at in (0..extent.length).step_by(AT_ONCE as usize) {
@@ -145,7 +145,7 @@ impl Source<'_> {
     }
 }
 
-/// What has not come, by where it begins now: where it ends now, and where it began in the image.
+/// The missing ranges by their present start: their present end, and where they began in the image.
 #[derive(Clone, Default)]
 struct Missing(BTreeMap<u64, (u64, u64)>);
 
@@ -159,13 +159,13 @@ impl Missing {
         self.0.first_key_value().map(|(start, (end, _))| *start..*end)
     }
 
-    /// The whole that `address` is in.
+    /// The whole missing range that contains `address`.
     fn around(&self, address: u64) -> Option<Range<u64>> {
         let (start, (end, _)) = self.0.range(..=address).next_back()?;
         (address < *end).then_some(*start..*end)
     }
 
-    /// What is missing of `range` is not missing any more. Returns it: where it is now, and where it began in the image.
+    /// Takes the missing parts of `range` out. Returns them: where each is now, and where it began in the image.
     fn take(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         for cut in [range.start, range.end] {
             if let Some(whole) = self.around(cut).filter(|whole| whole.start < cut)
@@ -188,7 +188,7 @@ impl Missing {
     }
 }
 
-/// A process with this memory: the rank, or a copy that it has made of itself.
+/// A process with this memory: the rank, or a copy that the rank made of itself.
 struct Copy {
     memory: i32,
     missing: Missing,
@@ -198,18 +198,18 @@ struct Filling<'a> {
     source: &'a Source<'a>,
     agent: i32,
     copies: Vec<Copy>,
-    /// Pages, and the memory that they are of.
+    /// The memory and the address of each page that a thread waits for.
     waited_for: VecDeque<(i32, u64)>,
     /// The last piece that a thread waited for.
     last: Range<u64>,
     buffer: Vec<u8>,
 }
 
-/// What has become of a piece that was brought.
+/// How bringing a piece ended.
 #[derive(Clone, Copy, PartialEq)]
 enum Brought {
     All,
-    /// Something has happened to the memory that has to be read first.
+    /// The program changed the memory: the kernel's event must be read first.
     Changed,
     /// The process has ended, or executes another program.
     Gone,
@@ -233,7 +233,7 @@ impl Filling<'_> {
                         (memory, self.bring_unmoved(memory, origin, &bytes)?)
                     }
                     Err(RecvTimeoutError::Timeout) => continue,
-                    // What has been moved, and copies.
+                    // The rest: moved memory, and copies of the process.
                     Err(RecvTimeoutError::Disconnected) => {
                         let most = whole.start..whole.end.min(whole.start + AT_ONCE);
                         (memory, self.bring(memory, &most)?)
@@ -247,7 +247,7 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// The first that is missing in some memory.
+    /// The first missing range of any memory.
     fn rest(&self) -> Option<(i32, Range<u64>)> {
         let mut copies = self.copies.iter();
         copies.find_map(|copy| Some((copy.memory, copy.missing.first()?)))
@@ -263,7 +263,7 @@ impl Filling<'_> {
         sys::close(memory);
     }
 
-    /// The page and what is missing around it.
+    /// The page, and what is missing around it.
     fn near(&mut self, memory: i32, page: u64) -> Range<u64> {
         let whole = self.copy(memory).and_then(|copy| copy.missing.around(page));
         let whole = whole.unwrap_or(page..page + ONE);
@@ -277,7 +277,7 @@ impl Filling<'_> {
         self.last.clone()
     }
 
-    /// Reads everything that the kernel has to tell.
+    /// Reads every event that the kernel has.
     fn listen(&mut self) {
         let mut index = 0;
         while let Some(memory) = self.copies.get(index).map(|copy| copy.memory) {
@@ -290,7 +290,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Heeds a `struct uffd_msg`.
+    /// Acts on a `struct uffd_msg`.
     fn heed(&mut self, memory: i32, [kind, a, b, c]: [u64; 4]) {
         let Some(copy) = self.copy(memory) else { return };
         match kind & 0xff {
@@ -309,13 +309,13 @@ impl Filling<'_> {
                     copy.missing.put(range.start - a + b..range.end - a + b, origin);
                 }
             }
-            // Given back or unmapped: start, end. What comes there from now on begins with zeros.
+            // Given back or unmapped: start, end. New memory there begins with zeros.
             0x15 | 0x16 => drop(copy.missing.take(&(a..b))),
             _ => {}
         }
     }
 
-    /// Brings what is missing in `range`, or zeros where nothing is: the process uses that for the first time.
+    /// Brings what is missing in `range`, or zeros where nothing is: the process uses that memory for the first time.
     fn bring(&mut self, memory: i32, range: &Range<u64>) -> Result<Brought, Defect> {
         let taken = self.copy(memory).map(|copy| copy.missing.take(range));
         let taken = taken.unwrap_or_default();
@@ -336,7 +336,7 @@ impl Filling<'_> {
         Ok(result)
     }
 
-    /// Brings what belongs to `origin`, as far as that is missing and is where it was in the image.
+    /// Brings what belongs to `origin`, as far as it is missing and still where it was in the image.
     fn bring_unmoved(&mut self, memory: i32, origin: u64, bytes: &[u8]) -> Result<Brought, Defect> {
         let taken = self
             .copy(memory)
@@ -353,7 +353,8 @@ impl Filling<'_> {
         Ok(result)
     }
 
-    /// Gives the pages of `range`; those before them became `before`. Pages that cannot be given stay missing.
+    /// Gives the pages of `range`, unless the pages before them could not be given (`before`). Pages that cannot be
+    /// given stay missing.
     fn give_or_miss(
         &mut self,
         memory: i32,
@@ -374,7 +375,7 @@ impl Filling<'_> {
         Ok(result)
     }
 
-    /// Makes pages, and wakes the threads that wait for them. Returns how many bytes need nothing more.
+    /// Makes pages, and wakes the threads that wait for them. Returns the number of bytes that need nothing more.
     fn give(&self, memory: i32, address: u64, bytes: &[u8]) -> Result<(Brought, u64), Defect> {
         let (mut done, mut most) = (0, bytes.len());
         while done < bytes.len() {
@@ -384,9 +385,9 @@ impl Filling<'_> {
                 Ok(copied) => done += copied,
                 Err(libc::EAGAIN) => return Ok((Brought::Changed, done as u64)),
                 Err(libc::ESRCH) => return Ok((Brought::Gone, done as u64)),
-                // The program has made several mappings of one.
+                // The program has split the mapping into several.
                 Err(libc::ENOENT) if rest.len() > PAGE => most = PAGE,
-                // There is something, or there must not be anything any more.
+                // A page is there already, or none may be there any more.
                 Err(libc::EEXIST | libc::ENOENT) => {
                     let mut wake = [at, ONE];
                     // SAFETY: about threads that wait.

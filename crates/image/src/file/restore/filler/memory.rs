@@ -21,8 +21,8 @@ pub fn failed(defect: &Defect) -> Datagram {
     Datagram::new(Kind::Failed, 0, 0, 0).with_text(&defect.to_string())
 }
 
-/// Gives the locks that the main thread holds its new number, in `bytes` that belong to `address`. A lock may lie in the pages
-/// before or behind as well.
+/// Writes the main thread's new number into the locks that it holds, in `bytes` that belong to `address`. A lock may
+/// also lie in the pages before or behind.
 pub fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -> Result<(), Defect> {
     const REACH: usize = locks::REACH;
     if renamed.0 == renamed.1 || contents::has_copies_at(address) || !locks::may_hold(bytes, &(renamed.0..=renamed.0)) {
@@ -41,12 +41,12 @@ pub fn rename(image: &Image, address: u64, bytes: &mut [u8], renamed: Renamed) -
     Ok(())
 }
 
-/// The same for the first pages, as many as the kernel takes at once; returns their bytes.
+/// Makes pages as the kernel takes them at once, from the first on; returns their bytes.
 pub fn copy_some(memory: i32, address: u64, bytes: &[u8], mode: u64) -> Result<usize, Errno> {
     let mut request = [address, bytes.as_ptr() as u64, bytes.len() as u64, mode, 0];
     // SAFETY: reads the bytes, and writes to memory of another process where nobody has seen any yet.
     let result = unsafe { call!(libc::SYS_ioctl, memory, UFFDIO_COPY, request.as_mut_ptr()) };
-    // How many, or an error.
+    // The number of bytes, or an error.
     match (result, request[4] as i64) {
         (Ok(_), _) => Ok(bytes.len()),
         (Err(_), copied @ 1..) => Ok(copied as usize),

@@ -1,4 +1,4 @@
-//! What ranks do with their logs, as far as the mover sees it: the provider's `log` and `doorbell`, in small.
+//! Ranks' work on their logs, as the mover sees it: a small version of the provider's `log` and `doorbell`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use resurgo_wire::mesh::Table;
 use resurgo_wire::node_memory::{self as nm, SEGMENT, arena, control, header};
 
 use super::super::mapped::Mapped;
+use super::super::tail::Tail;
 
 const PIECE: usize = 12 << 10;
 /// Most segments of a channel whose receiver has not read them.
@@ -60,11 +61,11 @@ struct Log {
     /// Serial and slot.
     segments: VecDeque<(u64, usize)>,
     consumed: u64,
-    /// Bytes of the message that is being written that are there.
+    /// Written bytes of the present message.
     done: Option<usize>,
 }
 
-/// A place in a log that it can be cut off at, with the segments that it has then.
+/// A place where a log can be cut off, with its segments at that time.
 #[derive(Clone)]
 pub struct Place {
     segment: usize,
@@ -142,7 +143,7 @@ impl<'a> Sender<'a> {
         self.ring(source);
     }
 
-    /// Gives back what the receiver does not need.
+    /// Frees segments that the receiver does not need.
     fn reclaim(&mut self, destination: usize) {
         if self.logs {
             let oldest = self.memory.arena32(destination, arena::OLDEST_IMAGE);
@@ -264,7 +265,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// As a rank does that has returned to a wave: what is behind this place is void.
+    /// As a rank that has returned to a wave: voids what is after this place.
     pub fn cut_off(&mut self, destination: usize, to: Place) {
         let log = &mut self.channels[destination];
         let gone: Vec<_> = log.segments.drain(to.segments..).collect();
@@ -288,7 +289,7 @@ pub struct Receiver<'a> {
     segment: usize,
     place: usize,
     pub received: u64,
-    /// Bytes of the message that is being read that have come.
+    /// Received bytes of the present message.
     done: Option<usize>,
     /// How long messages are, if not as [`length`] says.
     pub length: Option<fn(u64) -> usize>,
@@ -316,13 +317,26 @@ impl<'a> Receiver<'a> {
             .map_or(0, |_| nm::dereference(self.reference).0)
     }
 
+    /// The place up to which it has read.
+    pub fn tail(&self) -> Tail {
+        Tail {
+            reference: self.reference,
+            place: self.place,
+        }
+    }
+
+    pub fn describe(&self) -> String {
+        let (source, received, tail) = (self.source, self.received, self.tail());
+        format!("{received} of {source} up to {tail:x?}")
+    }
+
     fn enter(&mut self, reference: u64) {
         let (_, slot) = nm::dereference(reference);
         self.reference = reference;
         (self.segment, self.place) = (self.memory.segment(self.source, slot), ALIGN);
     }
 
-    /// Takes the next entry, which must be what was sent. Answers how many segments have been read to their end.
+    /// Takes the next entry, which must be as sent. Returns the number of segments read to their end.
     pub fn receive(&mut self, seed: u64) -> Option<u64> {
         if self.segment == 0 {
             let layout = &self.memory.layout;

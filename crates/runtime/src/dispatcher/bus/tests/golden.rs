@@ -1,5 +1,5 @@
-//! What is told of each event, word for word and byte for byte: `golden.txt` has, for each step of a story, standard error and then the
-//! file of `--json-events`; at the end the file of `--stats-json`, on one line. Programs read the latter two.
+//! The reports of each event, byte for byte: for each step of a story `golden.txt` has standard error, then the file of
+//! `--json-events`; at the end the file of `--stats-json`, on one line. Programs read the latter two.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -18,7 +18,7 @@ use crate::dispatcher::servers::why_lost;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A job of four ranks, in which something happens each second.
+/// A job of four ranks with one event a second.
 struct Story {
     bus: Bus,
     json: File,
@@ -234,6 +234,51 @@ fn servers(story: &mut Story) {
     }
 }
 
+fn places(story: &mut Story) {
+    let ms = Duration::from_millis;
+    let (place, server) = ("dir:/project/app", "server:data1:4717");
+    let flushed = |wave, put| Event::WaveFlushed {
+        wave,
+        place,
+        bytes: 64 << 20,
+        put,
+        took: ms(1500),
+    };
+    let not_flushed = |wave| Event::WaveNotFlushed {
+        wave,
+        place,
+        reason: "dir:/project/app: there is no space left",
+    };
+    story.tell("wave flushed", flushed(1, 64 << 20));
+    story.tell("wave not flushed", not_flushed(2));
+    story.tell("wave not flushed, again", not_flushed(3));
+    story.tell("wave flushed, again", flushed(4, 1 << 20));
+    story.tell("wave not flushed, anew", not_flushed(5));
+    let why = "server:data1:4717: it cannot be reached";
+    story.tell(
+        "wave not flushed, elsewhere",
+        Event::WaveNotFlushed {
+            wave: 5,
+            place: server,
+            reason: why,
+        },
+    );
+    let since = ms(90_000);
+    story.tell("place behind", Event::PlaceBehind { place, since });
+    let reason = "it has images of single ranks only, which stay where they are";
+    story.tell("suspension not flushed", Event::SuspensionNotFlushed { reason });
+    let places = "dir:/project/app or server:data1:4717";
+    story.tell("wave comes", Event::WaveComes { wave: 4, places });
+    story.tell(
+        "place away",
+        Event::PlaceAway {
+            place: "server:data2:4717",
+            reason: "it does not answer",
+        },
+    );
+    story.tell("place keeps", Event::PlaceKeeps { reason: why });
+}
+
 fn images(story: &mut Story) {
     let ms = Duration::from_millis;
     story.tell("image asked", Event::ImageAsked { rank: 2 });
@@ -248,7 +293,7 @@ fn images(story: &mut Story) {
         "checkpointed, a warm buffer",
         checkpointed(3, ms(5), ImageCopy::WarmBuffer),
     );
-    let (share, every) = (0.05, ms(30_000));
+    let (share, every) = (0.009, ms(30_000));
     story.tell("images held back", Event::ImagesHeldBack { share, every });
     story.tell("log fills", Event::LogFills { rank: 2 });
     let wave = |wave, groups, communication_is_global, ranks| Event::WaveComplete {
@@ -401,6 +446,62 @@ fn end(story: &mut Story) {
     let path = Path::new("/scratch/out");
     story.tell("output file differs", Event::OutputFileDiffers { path });
     story.tell("node fault injected", Event::NodeFaultInjected { node: 1 });
+    let (rank, image, is_anew) = (2, 7, true);
+    let replicated = Event::ImageReplicated {
+        rank,
+        image,
+        node: 1,
+        is_anew,
+    };
+    story.tell("image replicated", replicated);
+    let encoded = Event::SetEncoded {
+        wave: 7,
+        set: 3,
+        ranks: &[0, 2],
+        nodes: &[1],
+        bytes: 4096,
+        time: Duration::from_millis(20),
+    };
+    story.tell("set encoded", encoded);
+    let reason = "piece 0 of set 3 of wave 7: its bytes are damaged";
+    let lost = Event::PieceLost {
+        wave: 7,
+        set: 3,
+        node: 1,
+        reason,
+    };
+    story.tell("piece lost", lost);
+    let rebuilt = Event::ImageRebuilt { rank, image, node: 3 };
+    story.tell("image rebuilt", rebuilt);
+    let reason = "each image is to be on 2 other nodes, and there is room on 1 only";
+    story.tell("few replicas", Event::FewReplicas { reason });
+    for (level, is_asked) in [(2, true), (3, false)] {
+        let (what, survives) = ("2 other nodes", "the loss of any 2 nodes at one moment");
+        let told = Event::ImageLevel {
+            level,
+            what,
+            survives,
+            is_asked,
+        };
+        story.tell("image level", told);
+    }
+    let (server, reason) = ("n8:4717", "killed by SIGKILL");
+    for again in [false, true] {
+        let pid = 4711;
+        story.tell("store server started", Event::StoreServerStarted { server, pid, again });
+    }
+    story.tell("store server lost", Event::StoreServerLost { server, reason });
+    story.tell("store server away", Event::StoreServerAway { server, reason });
+    let kept = &[("n8:4717".to_string(), "/var/tmp/resurgo-1000/j-4717".into())];
+    story.tell("store servers keep", Event::StoreServersKeep { kept });
+    story.tell("lost", Event::Lost { rank: 3, left: 2 });
+    story.tell("lost, the last", Event::Lost { rank: 1, left: 0 });
+    let replaced = Event::Replaced {
+        ranks: &[6, 7],
+        replaced: &[1, 5],
+        places: &[1, 4],
+    };
+    story.tell("replaced", replaced);
     let figures = read_from(&mut story.figures, 0);
     let figures: String = figures.lines().map(str::trim_start).collect();
     story.told += &format!("== file of --stats-json\n{figures}\n");
@@ -408,7 +509,7 @@ fn end(story: &mut Story) {
 
 fn told(quiet: bool) -> String {
     let mut story = Story::new(quiet);
-    for chapter in [lives, servers, images, suspensions, ranks, end] {
+    for chapter in [lives, servers, images, suspensions, places, ranks, end] {
         chapter(&mut story);
     }
     story.told

@@ -18,8 +18,8 @@ fn print(taken: &mut Taken, all: &[u8], piece: usize) -> (Vec<u8>, Vec<Differenc
     (new, differs)
 }
 
-/// A first life that prints `first`, and a second one that prints `second` and ends: what came through in the second, as text, and
-/// whether it was printed anew, by difference.
+/// A first life prints `first`; a second prints `second` and ends. Returns the second's new text and, for each
+/// difference, whether it was printed anew.
 fn lives(first: &str, second: &str, is_replay: bool, piece: usize) -> (String, Vec<bool>) {
     let mut taken = Taken::default();
     assert_eq!(print(&mut taken, first.as_bytes(), piece).0, first.as_bytes());
@@ -82,7 +82,7 @@ fn other_bytes_are_printed_from_their_line_on() {
             let offset = lines[..from].concat().len() as u64;
             assert_eq!(differs, [Difference { offset, anew: true }]);
             assert!(new == other[from..].concat().as_bytes(), "{line}");
-            // The next life is compared with that.
+            // The next life is compared with the last.
             taken.restarted(Printed::default(), is_replay);
             assert_eq!(print(&mut taken, other.concat().as_bytes(), 777), (vec![], vec![]));
             assert_eq!(taken.behind(), 0);

@@ -1,8 +1,8 @@
 //! Directories that are the user's own, and files in them, on a machine with other users.
 //!
-//! A path is walked from the root, one name at a time, by descriptors: no directory on the way may be one in which somebody else can put
-//! another one in the place of the next, and no symbolic link may be somebody else's. What is found at its end belongs to the user, and
-//! nobody else may write to it. From then on everything is done by its descriptor, so that nobody can exchange it any more.
+//! A walk goes from the root, one name at a time, by descriptors. No other user may be able to exchange a directory on
+//! the way, or own a symbolic link there. The last directory belongs to the user, and no other user may write to it.
+//! From then on its descriptor is used, so it cannot be exchanged any more.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -35,7 +35,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// There is nothing of that name, or no directory.
+    /// The name does not exist, or is not a directory.
     pub fn is_missing(&self) -> bool {
         let missing = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
         matches!(self, Error::Io { source, .. } if missing.contains(&source.kind()))
@@ -51,26 +51,26 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Who on the way to a directory may be trusted with it.
+/// The users that may be trusted on the way to a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Groups of users, as those of a project, may write to directories above the last one: what is found is looked at again, each time.
+    /// Groups of users, as those of a project, may write to directories above the last one: every use checks again.
     Groups,
-    /// Nobody: code will be loaded from there, by its path.
+    /// Only the user: code will be loaded from there, by its path.
     Nobody,
 }
 
-/// A directory of the user's own, and where it lies.
+/// The user's own directory, and its place.
 #[derive(Debug)]
 pub struct Directory {
     file: File,
     path: PathBuf,
-    /// What it lies in, and its name there.
+    /// Its parent, and its name there.
     parent: OwnedFd,
     name: OsString,
 }
 
-/// Where a walk has come to.
+/// The position of a walk.
 struct Place {
     at: OwnedFd,
     /// Its path, without symbolic links.
@@ -101,7 +101,7 @@ fn is_own_group(gid: u32) -> bool {
     gid == 0 || user.zip(group).is_some_and(is_own)
 }
 
-/// Whether somebody else could put another thing in the place of one in this directory, and who.
+/// Whether other users could replace an entry of this directory, and which.
 fn exchangers(mode: u32, gid: u32, groups_too: bool) -> Option<&'static str> {
     match mode {
         mode if mode & STICKY != 0 => None,
@@ -119,7 +119,7 @@ impl Place {
         Ok(Place { at, path })
     }
 
-    /// What lies in it can be relied on to stay.
+    /// Its entries are safe from exchange.
     fn check(&self, groups_too: bool) -> Result<(), Error> {
         let stat = fstat(&self.at).map_err(|errno| failed(&self.path, errno))?;
         match exchangers(stat.st_mode, stat.st_gid, groups_too) {
@@ -169,7 +169,7 @@ fn walk(path: &Path, make: bool, trust: Trust) -> Result<(Place, OsString), Erro
         let stat = match fstatat(&place.at, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) if make => {
                 match mkdirat(&place.at, name.as_os_str(), Mode::S_IRWXU) {
-                    // Somebody was faster.
+                    // Another process was faster.
                     Ok(()) | Err(Errno::EEXIST) => {}
                     Err(errno) => return Err(failed(&here, errno)),
                 }
@@ -210,7 +210,7 @@ fn walk(path: &Path, make: bool, trust: Trust) -> Result<(Place, OsString), Erro
         }
         return Ok((place, name));
     }
-    // The root, or what lies above something.
+    // The root, or a parent directory.
     match (above.pop(), place.path.file_name()) {
         (Some(parent), Some(name)) => parent.check(true).map(|()| (parent, name.to_owned())),
         _ => Err(Error::Unsafe {
@@ -227,7 +227,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-/// Whether a directory of one's own may be made in `path`, as far as that is there.
+/// Whether the user's own directory may be made in `path`, as far as that exists.
 pub fn may_hold(path: &Path) -> Result<(), Error> {
     match walk(&absolute(path)?, false, Trust::Groups).and_then(|(parent, name)| parent.enter(&name)) {
         Ok(place) => place.check(true),
@@ -255,7 +255,7 @@ impl Directory {
         })
     }
 
-    /// The directory `path`, which is there.
+    /// The existing directory `path`.
     pub fn open(path: &Path, trust: Trust) -> Result<Directory, Error> {
         Directory::found(walk(&absolute(path)?, false, trust)?)
     }
@@ -265,7 +265,7 @@ impl Directory {
         Directory::found(walk(&absolute(path)?, true, trust)?)
     }
 
-    /// A new directory `name` in `path`, which somebody else may own and is made if need be.
+    /// A new directory `name` in `path`, which another user may own and which is made if need be.
     pub fn new_within(path: &Path, name: &OsStr) -> Result<Directory, Error> {
         let (parent, last) = walk(&absolute(path)?, true, Trust::Groups)?;
         let within = parent.enter(&last)?;
@@ -274,7 +274,7 @@ impl Directory {
         Directory::found((within, name.to_owned()))
     }
 
-    /// The directory `name` in this one, which is there.
+    /// The existing directory `name` in this one.
     pub fn within(&self, name: &OsStr) -> Result<Directory, Error> {
         let at = self.file.as_fd().try_clone_to_owned();
         let at = at.map_err(|source| Error::Io {
@@ -313,11 +313,11 @@ impl Directory {
         &self.name
     }
 
-    /// Opens the regular file `name`, which is the user's own and nobody else's to write to.
+    /// Opens the regular file `name`, which belongs to the user and is not writable for others.
     pub fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlag) -> Result<File, Error> {
         let name = name.as_ref();
         let path = self.path.join(name);
-        // Whoever opens a pipe would wait.
+        // Opening a pipe would block.
         let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = match openat(&self.file, name, flags, Mode::S_IRUSR | Mode::S_IWUSR) {
             Ok(file) => File::from(file),
@@ -339,14 +339,14 @@ impl Directory {
         Ok(file)
     }
 
-    /// What the file `name` holds.
+    /// The contents of the file `name`.
     pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut self.open_file(name, OFlag::O_RDONLY)?, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// A process has a lock on the file `name`. On file systems without locks nobody has one.
+    /// A process has a lock on the file `name`. On file systems without locks no process has one.
     pub fn is_locked(&self, name: impl AsRef<OsStr>) -> bool {
         let file = self.open_file(name, OFlag::O_RDWR);
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -395,6 +395,29 @@ impl Directory {
             .collect()
     }
 
+    /// What it holds: names, and what is known about them.
+    ///
+    /// # Errors
+    /// The list would not be complete.
+    pub fn entries(&self) -> io::Result<Vec<(OsString, Metadata)>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(format!("/proc/self/fd/{}", self.file.as_raw_fd()))? {
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(about) => entries.push((entry.file_name(), about)),
+                // Removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Removes it if it is empty.
+    pub fn remove_empty(&self) -> io::Result<()> {
+        Ok(unlinkat(&self.parent, self.name.as_os_str(), UnlinkatFlags::RemoveDir)?)
+    }
+
     /// Brings names to the disk: those in it, and its own.
     pub fn sync(&self) {
         let _ = self.file.sync_all();
@@ -404,12 +427,19 @@ impl Directory {
         }
     }
 
-    /// Removes it with all files in it. What else somebody has put there stays, and with it the directory.
+    /// Removes it with all files in it. Other contents stay, and with them the directory.
     pub fn remove_all(&self) -> io::Result<()> {
-        for name in self.names() {
-            let _ = self.remove(name);
+        let mut is_first = true;
+        loop {
+            let removed = self.names().iter().filter(|name| self.remove(name).is_ok()).count();
+            match self.remove_empty() {
+                // A thread that had begun to write a file has just given it its name.
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && (is_first || removed > 0) => {
+                    is_first = false;
+                }
+                ended => return ended,
+            }
         }
-        Ok(unlinkat(&self.parent, self.name.as_os_str(), UnlinkatFlags::RemoveDir)?)
     }
 }
 
@@ -509,7 +539,7 @@ mod tests {
                 assert!(directory.open_file(name, flags).is_err(), "{name}");
             }
         }
-        // It stays the same one whatever takes its place.
+        // It stays the same one, whatever takes its place.
         fs::rename(&scratch, scratch.with_extension("away")).unwrap();
         assert_eq!(directory.read("good").unwrap(), b"x");
         fs::rename(scratch.with_extension("away"), &scratch).unwrap();
