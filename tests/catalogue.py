@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test programs, with arguments for a quick run and for one that lasts long enough to be killed in."""
+"""The test programs, with arguments for a quick run and for a run that is long enough for kills."""
 
 import math
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ class Entry:
     name: str
     quick: tuple = ()
     longer: tuple = ()
-    least: int = 1  # ranks
+    least: int = 1  # of ranks
     most: int = 16
-    square: bool = False  # only square numbers of ranks
+    square: bool = False  # runs only on square numbers of ranks
     result: bool = False  # writes a file, named by {file} in the arguments
     debian: bool = False  # asks for libmpich.so.12
     same_as_plain: bool = True  # plain MPICH prints the same

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tests of whole programs. `pytest tests` runs the short ones, `pytest tests -m soak` the long ones."""
 
+import fcntl
 import os
 import random
 import signal
@@ -16,11 +17,12 @@ def pytest_addoption(parser):
     group.addoption("--seed", type=int, default=None, help="seed of the random kills (printed; default: random)")
     group.addoption("--kills", type=int, default=None, help="blows per job in tests with random kills")
     group.addoption("--rounds", type=int, default=1, help="how often soak tests repeat each job")
+    group.addoption("--cases", type=int, default=None, help="of each soak test only so many cases, drawn at random")
 
 
 def pytest_configure(config):
     harness.own_shared_memory()
-    # Whoever starts the tests in the background has them ignore these (a shell, nohup), and jobs would, too.
+    # A shell or nohup that starts the tests in the background makes them ignore these signals, and jobs would, too.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -42,6 +44,23 @@ def pytest_collection_modifyitems(config, items):
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if item not in soak]
         config.hook.pytest_deselected(items=soak)
+    elif config.option.cases:
+        others = cases_not_drawn(items, config.option.cases, config.option.seed)
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=list(others))
+
+
+def cases_not_drawn(items, most, seed):
+    """Draws `most` cases of each soak test, with the same seed the same ones, and returns the others."""
+    functions = {}
+    for item in items:
+        if item.get_closest_marker("soak"):
+            functions.setdefault((item.path, item.originalname), []).append(item)
+    others = set()
+    for (path, name), cases in functions.items():
+        few = max(0, len(cases) - most)
+        others.update(random.Random(f"{seed} {path.name} {name}").sample(cases, few))
+    return others
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,24 +72,26 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="session", autouse=True)
 def built():
-    """Everything the tests need is there; the test programs are built."""
+    """Checks that everything the tests need is there, and builds the test programs."""
     assert harness.RESURGO.is_file(), f"{harness.RESURGO} is missing: build it (make), or name it in RESURGO"
     assert (harness.MPICH / "bin/mpiexec").is_file(), f"{harness.MPICH} is missing: run scripts/setup.sh"
     command = ["make", "-s", "-C", harness.SOURCES, f"BUILD={harness.PROGRAMS}", f"DEPS={harness.DEPS}"]
-    made = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    with open(harness.SOURCES / "Makefile") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        made = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """Jobs that can be resumed are not listed among the user's own, nor among those of other tests."""
+    """Keeps resumable jobs out of the user's own list, and out of other tests' lists."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def jobs(tmp_path, request):
-    """A launcher; nothing may be left of its jobs when the test is over. The mark `protocol` names the protocol of jobs that are
-    given none."""
+    """A launcher; when the test is over, nothing may be left of its jobs. The mark `protocol` names the protocol for
+    jobs that name none."""
     launcher = harness.Launcher(tmp_path)
     mark = request.node.get_closest_marker("protocol")
     launcher.protocol = mark and mark.args[0]
@@ -85,8 +106,9 @@ def seed(request):
 
 @pytest.fixture
 def rng(request, seed):
-    """Random numbers of this test; the same for the same --seed."""
-    return random.Random(f"{seed} {request.node.name}")
+    """Random numbers of this test; the same for the same --seed, others when the test is repeated."""
+    repeated = getattr(request.node, "execution_count", 1) - 1
+    return random.Random(f"{seed} {request.node.name}" + f" {repeated}" * bool(repeated))
 
 
 @pytest.fixture
@@ -96,7 +118,7 @@ def kills(request):
 
 @pytest.fixture
 def program():
-    """The path of a test program; a test is skipped when it could not be built here."""
+    """The path of a test program. The test is skipped if the program could not be built here."""
 
     def find(name):
         if name.endswith(".py"):
@@ -111,7 +133,7 @@ def program():
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory):
-    """What a program prints under plain MPICH; asked once for the same command line."""
+    """The output of a program under plain MPICH; each command line runs once."""
     answers = {}
 
     def ask(n, *command, env=None, timeout=harness.TIMEOUT, cwd=None):
@@ -120,7 +142,7 @@ def plain(tmp_path_factory):
             launcher = harness.Launcher(tmp_path_factory.mktemp("plain"))
             try:
                 answers[key] = launcher.mpiexec(n, *command, env=env, timeout=timeout, cwd=cwd).ok()
-            finally:  # also when the tests are interrupted meanwhile
+            finally:  # even if the tests are interrupted meanwhile
                 for job in launcher.jobs:
                     job.destroy()
         return answers[key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting jobs, watching them, killing their processes, and making sure that nothing of them stays."""
+"""Starts jobs, watches them, kills their processes, and makes sure that nothing of them stays."""
 
 import contextlib
 import ctypes
@@ -27,23 +27,25 @@ IMPI = DEPS / "impi"
 PYTHON = str(MPICH / "bin/python")
 LIBMPICH = DEPS / "libmpich"  # where libmpich.so.12 is the wheel's library
 
-# Plain MPICH without shared memory: it blocks in the kernel instead of spinning, and every rank is a node of its own,
-# so that its collectives take the same shape as under resurgo. The last one keeps libfabric's tcp provider from
-# stopping at 64 messages that nobody has asked for yet.
+# Plain MPICH without shared memory. It blocks in the kernel instead of spinning, and every rank is a node of its own,
+# so that its collectives take the same shape as under resurgo. FI_TCP_MAX_SAVED keeps libfabric's tcp provider from
+# stopping at 64 messages that no rank has asked for yet.
 PLAIN = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",
     "MPIR_CVAR_NOLOCAL": "1",
     "FI_PROVIDER": "tcp",
     "FI_TCP_MAX_SAVED": "1000000",
 }
-# What undisturbed jobs have given, by what was run.
+# Not the bridge of another test's nodes, which may go at any moment.
+HERE = {"FI_TCP_IFACE": "lo"}
+# Results of undisturbed jobs, by command.
 CALM = {}
 MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
 TIMEOUT = 90.0  # seconds for a job that should take a few
 
 
 def slow(*values):
-    """Parameters of a test that is like others, and left to long runs."""
+    """Parameters of a test that resemble others, and are left to long runs."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
@@ -57,6 +59,8 @@ def environment(**more):
     kept |= {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
     # Tests want many images, whatever else the machine does.
     kept["RESURGO_CHECKPOINT_SHARE"] = "100%"
+    # They do not depend on what this machine or its user has configured.
+    kept["RESURGO_NO_CONFIG"] = "1"
     kept |= {name: str(value) for name, value in more.items() if value is not None}
     for name, value in more.items():
         if value is None:
@@ -78,7 +82,7 @@ class Result:
 
     @property
     def program_errors(self):
-        """What the ranks wrote to standard error."""
+        """The ranks' output on standard error."""
         return b"".join(line for line in self.err.splitlines(keepends=True) if not line.startswith(b"resurgo:"))
 
     @property
@@ -102,7 +106,7 @@ class Result:
 
 
 def read_events(path):
-    """The events so far; a last line that is not yet complete is left for the next time."""
+    """The events so far; an incomplete last line waits for the next call."""
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
@@ -111,7 +115,7 @@ def read_events(path):
 
 
 def marked_processes(marks):
-    """Pids of living processes in whose environment one of `marks` stands."""
+    """Pids of living processes with one of `marks` in their environment."""
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -127,8 +131,8 @@ def marked_processes(marks):
 
 
 def own_shared_memory():
-    """Gives this process, and what it starts, a /dev/shm of its own, if it may (as root): what other jobs on this
-    machine leave there could not be told from what ours do. Returns whether it has one."""
+    """Gives this process, and what it starts, a /dev/shm of its own, if it may (as root). Otherwise files of other jobs
+    on this machine could not be told from those of ours. Returns whether it has one."""
     if os.geteuid() != 0:
         return False
     new_mounts, recursively, private = 0x20000, 0x4000, 0x40000  # CLONE_NEWNS, MS_REC, MS_PRIVATE
@@ -141,8 +145,8 @@ def own_shared_memory():
 
 
 def used_by_others(names):
-    """Those of the files `names` in /dev/shm that a living process has mapped, and those of other users: what their
-    processes have mapped only root may read, and our jobs make none."""
+    """Those of the files `names` in /dev/shm that a living process has mapped, and those of other users. Only root may
+    read what other users' processes have mapped, and our jobs make no such files."""
     used = set()
     for name in names:
         try:
@@ -169,20 +173,44 @@ def command_of(pid):
     return "?"
 
 
+def parent_of(pid):
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+class Missed(AssertionError):
+    """What a test is about did not come about, although its job went well: a rank was not there to be killed, the job
+    was over before there was an image, or something else made the machine slow. Such a test is repeated; a wrong answer, a hang or an error never is."""
+
+
+def came_about(fact, result, what="what the test is about"):
+    """Demands `fact` of a job; if that job has ended well without it, the test has missed its moment."""
+    if not fact:
+        kind = Missed if result.code == 0 else AssertionError
+        raise kind(f"{what} did not come about\n{result.describe()}")
+
+
+def in_time(fact, what):
+    """Demands that something was fast enough. What else runs on the machine may delay it, so that it is tried again."""
+    if not fact:
+        raise Missed(f"not in time: {what}")
+
+
 class Job:
-    """A job that runs. Its output goes to files; its events too."""
+    """A running job. Its output and its events go to files."""
 
     def __init__(self, directory, command, stdin=None, env=None, cwd=None, events=None):
         self.directory = directory
         self.mark = f"RESURGO_TEST_MARK={uuid.uuid4().hex}"
-        self.marks = [self.mark]  # also those of the runs that it goes on from
+        self.marks = [self.mark]  # also the marks of runs that it goes on from
         self.events_file = events
         self.destroyed = False  # ended by force, because it did not end
         self.out, self.err = directory / "stdout", directory / "stderr"
         name, _, value = self.mark.partition("=")
         env = dict(env if env is not None else environment())
         env[name] = value
-        self.awaited = env.get("AWAITED")  # the file without which its program takes its time
+        self.awaited = env.get("AWAITED")  # while this file does not exist, the job's program takes its time
         self.started = time.monotonic()
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
@@ -211,7 +239,7 @@ class Job:
         return running
 
     def kill(self, ranks, number=signal.SIGKILL):
-        """Signals the present processes of `ranks`; returns those that were there."""
+        """Signals the present processes of `ranks`; returns those that existed."""
         lives, hit = self.lives(), []
         for rank in ranks:
             if rank not in lives:
@@ -219,7 +247,7 @@ class Job:
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(lives[rank][0])
                 try:
-                    # The number may belong to another process by now.
+                    # By now the number may belong to another process.
                     present = Path(f"/proc/{lives[rank][0]}/environ").read_bytes()
                     if any(mark.encode() in present for mark in self.marks):
                         signal.pidfd_send_signal(handle, number)
@@ -227,6 +255,11 @@ class Job:
                 finally:
                     os.close(handle)
         return hit
+
+    def kill_one(self, rng):
+        """Kills one of the ranks that have processes, if there are any."""
+        if lives := sorted(self.lives()):
+            self.kill([rng.choice(lives)])
 
     def over(self):
         return self.process.poll() is not None
@@ -242,7 +275,8 @@ class Job:
         return True
 
     def until_another(self, kind, timeout=30.0, **fields):
-        """Waits for one more event of this kind and with these fields than there are; False when the job is over first."""
+        """Waits for one more event of this kind and with these fields than exist now; False when the job is over
+        first."""
         wanted = {"event": kind, **fields}
         count = lambda: sum(event.items() >= wanted.items() for event in self.events)
         before = count()
@@ -257,6 +291,29 @@ class Job:
             timeout,
             f"{kind} {fields}",
         )
+
+    def reach(self, condition, timeout=30.0, what="condition"):
+        """Waits until `condition()` is true, which must be before the job is over."""
+        return self.has_reached(self.until(condition, timeout, what), what)
+
+    def reach_event(self, kind, timeout=30.0, **fields):
+        return self.has_reached(self.until_event(kind, timeout, **fields), f"{kind} {fields}")
+
+    def reach_another(self, kind, timeout=30.0, **fields):
+        return self.has_reached(self.until_another(kind, timeout, **fields), f"another {kind} {fields}")
+
+    def has_reached(self, reached, what):
+        if not reached:
+            came_about(False, self.result(self.process.poll()), what)
+        return True
+
+    def strike(self, ranks, number=signal.SIGKILL):
+        """Signals the present processes of all of `ranks`, which must exist."""
+        hit = self.kill(ranks, number)
+        if hit != ranks:
+            described = self.result(self.process.poll()).describe()
+            self.destroy()
+            raise Missed(f"of ranks {ranks} only {hit} had processes\n{described}")
 
     def result(self, code):
         seconds = time.monotonic() - self.started
@@ -276,17 +333,17 @@ class Job:
         return self.result(code)
 
     def goes_on_from(self, job):
-        """Ranks have the environment that they began with, in `job` or before."""
+        """Adds the marks of `job`: ranks keep the environment that they began with, in `job` or before."""
         self.marks += job.marks
 
     def processes(self):
         return marked_processes(self.marks)
 
     def destroy(self):
-        """Ends everything the job has started; returns what there was."""
+        """Ends everything that the job has started; returns what was left."""
         found = self.processes()
         if not self.over():
-            # Asked to go, mpiexec and resurgo remove the files that they would leave behind when killed.
+            # When asked to end, mpiexec and resurgo remove the files that they would leave behind when killed.
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(3)
@@ -303,7 +360,7 @@ class Job:
         return found
 
     def leftovers(self, patience=3.0):
-        """Processes of the job that are still there after `patience` seconds."""
+        """Processes of the job that still exist after `patience` seconds."""
         end = time.monotonic() + patience
         while (pids := self.processes()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -311,7 +368,7 @@ class Job:
 
 
 class Launcher:
-    """Starts jobs in a directory of their own and, when closed, demands that nothing is left of them."""
+    """Starts jobs in a directory of their own. When closed, it demands that nothing is left of them."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -346,7 +403,7 @@ class Launcher:
         return self.start(n, *program, **more).wait(timeout)
 
     def calm(self, n, *program, **more):
-        """What an undisturbed job gives, in this test or an earlier one."""
+        """The result of an undisturbed job, in this test or an earlier one."""
         key = repr((n, [str(word) for word in program], sorted(more.items())))
         if key not in CALM:
             CALM[key] = self.run(n, *program, **more).ok()
@@ -358,22 +415,26 @@ class Launcher:
 
     def mpiexec(self, n, *program, timeout=TIMEOUT, env=None, **more):
         """Runs the program under plain MPICH."""
-        env = {**environment(), **PLAIN, **(env or {})}
-        return self.command([MPICH / "bin/mpiexec", "-n", n, *program], env=env, **more).wait(timeout)
+        env = {**environment(), **PLAIN, **HERE, **(env or {})}
+        job = self.command([MPICH / "bin/mpiexec", "-n", n, *program], env=env, **more)
+        try:
+            return job.wait(timeout)
+        except AssertionError as hangs:  # as plain MPICH sometimes does in MPI_Comm_spawn
+            raise Missed(str(hangs)) from None
 
     def close(self):
         left = []
         for job in self.jobs:
             left += job.leftovers()
         destroyed = [pid for job in self.jobs for pid in job.destroy()] + [job for job in self.jobs if job.destroyed]
-        # Jobs of others on this machine come and go: what a living process has mapped is theirs, for ours are gone.
+        # Other users' jobs come and go: files that a living process has mapped are theirs, as all of ours are gone.
         end = time.monotonic() + 3
         while shared := set(os.listdir("/dev/shm")) - self.shared_memory:
             shared -= used_by_others(shared)
             if not shared or time.monotonic() > end:
                 break
             time.sleep(0.2)
-        if destroyed:  # what could not clean up after itself is not asked for more
+        if destroyed:  # a job that could not clean up after itself is not blamed again
             for name in shared:
                 with contextlib.suppress(OSError):
                     os.unlink(f"/dev/shm/{name}")
@@ -384,10 +445,27 @@ class Launcher:
         assert not temporary, f"temporary files were left behind: {temporary}"
 
 
+def held(jobs, script, size):
+    """Starts jobs of a Python script whose ranks say that they are ready and then wait for a file; `end` makes it."""
+    go = jobs.directory / "go"
+
+    def begin(size=size, **more):
+        job = jobs.start(size, PYTHON, "-c", script, go, **more)
+        job.reach(lambda: job.out.read_bytes().count(b"ready") == size, what="the ranks to be ready")
+        return job
+
+    def end(job):
+        go.touch()
+        return job.wait().ok()
+
+    begin.end = end
+    return begin
+
+
 def storm(job, rng, kills, span, together=0.25, everyone=0.1, in_replay=0.3):
-    """Kills random ranks of `job` at random moments of the next `span` seconds until `kills` blows are struck or the
-    job is over. A blow hits one rank, several (probability `together`) or all (`everyone`); after some blows
-    (`in_replay`) a victim is hit again as soon as it is back. Returns what was done."""
+    """Kills random ranks of `job` at random moments of the next `span` seconds, until `kills` blows are struck or the
+    job is over. A blow hits one rank, several (probability `together`) or all (`everyone`). After some blows
+    (`in_replay`) a victim is hit again as soon as it is back. Returns the blows."""
     done = []
     job.until_event("started")
     moments = sorted(rng.uniform(0, span) for _ in range(kills))
@@ -417,7 +495,7 @@ def storm(job, rng, kills, span, together=0.25, everyone=0.1, in_replay=0.3):
 
 
 def by_rank(output):
-    """Lines of ranks that say who they are ("rank N ..."), each rank's in order; what else there is under None."""
+    """Lines by the rank that they name ("rank N ..."), each rank's in order; other lines under None."""
     lines = {}
     for line in output.splitlines(keepends=True):
         match = re.match(rb"(?:hello from )?rank (\d+)\b", line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files and suspended jobs that have been changed by somebody who knows their formats, and has the job's key."""
+"""Image files and suspended jobs changed by somebody who knows their formats and has the job's key."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ def crc_table():
 
 
 def checksum(pages, table=tuple(crc_table())):
-    """The format's: CRC-32C of each quarter of every page."""
+    """The format's checksum: CRC-32C of each quarter of every page."""
     lanes = [0xFFFFFFFF] * 4
     for page in range(0, len(pages), 4096):
         for lane in range(4):
@@ -27,7 +27,8 @@ def checksum(pages, table=tuple(crc_table())):
 
 
 def from_another_kernel(path, threads=0):
-    """The kernel's own code in the image becomes another's; so many threads were in it. Otherwise the file is good."""
+    """Replaces the kernel's own code in the image by another's; so many threads were in it. Otherwise the file is
+    good."""
     before, after = b"linux-vdso.so.1", b"linux-vdso.so.0"
     with open(path, "r+b") as file:
         header = bytearray(file.read(4096))
@@ -47,7 +48,7 @@ def from_another_kernel(path, threads=0):
 
 
 def change_note(path, change):
-    """The agent's note is what `change` makes of it; it has room in its page, before and after."""
+    """Replaces the agent's note by the result of `change`; the note has room in its page, before and after."""
     with open(path, "r+b") as file:
         file.seek(4096)
         page = file.read(4096)
@@ -59,7 +60,7 @@ def change_note(path, change):
 
 
 def of_format_7(path):
-    """As versions wrote it whose notes had no number, and text for people where the account is."""
+    """Makes a file of older versions: their notes had no number, and text for people in place of the account."""
     note = lambda note: {"job": note["job"], "rank": note["rank"], "image": note["image"], "input": 0, "pmi": "Position"}
     change_note(path, note)
     with open(path, "r+b") as file:
@@ -119,14 +120,14 @@ def blake3(data, key=None):
 
 
 def digest(path):
-    """Of an image, as crates/image/src/file/digest.rs has it."""
+    """The digest of an image, as in crates/image/src/file/digest.rs."""
     image = path.read_bytes()
     part = lambda at: image[struct.unpack_from("<Q", image, at)[0] :][: struct.unpack_from("<Q", image, at + 8)[0]]
     return blake3(image[:4096] + part(56) + part(88)).hex()
 
 
 def change_suspended(directory, change):
-    """Changes every image file of a suspended job, and what is written down of it, so that all is as if it had been written so."""
+    """Changes every image file of a suspended job, and the job's record, as if all of it had been written that way."""
     key = (directory / "key").read_bytes()
     whole = (directory / "suspended").read_bytes()
     end = 56 + struct.unpack_from("<Q", whole, 16)[0]

@@ -46,7 +46,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """Started by `with`; `environment` leads commands of Slurm there."""
+    """Started by `with`; in `environment`, Slurm's commands reach it."""
 
     def __init__(self, nodes, directory, cpus=4):
         missing = [name for name, path in PROGRAMS.items() if path is None]
@@ -95,7 +95,7 @@ class Slurm:
         self.until(lambda: (directory / "munge.socket").exists(), "munged")
         self.start(PROGRAMS["slurmctld"], "-D", "-c", "-f", self.configuration)
         for node in self.nodes.nodes:
-            # Each wants to see control groups below /sys, which is another one in there.
+            # Each daemon wants control groups below /sys, which is another one in its namespace.
             line = (f"mount --rbind /sys/fs/cgroup {directory}/cgroup && exec ip netns exec {self.nodes.space(node)} sh -c "
                     f"'mount --rbind {directory}/cgroup /sys/fs/cgroup && hostname {self.name(node)} && "
                     f"exec {PROGRAMS['slurmd']} -D -f {self.configuration}'")

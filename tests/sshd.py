@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's server of ssh on the nodes of a cluster, with keys of its own; and the ssh that goes there."""
+"""Debian's ssh server on the nodes of a cluster, with keys of its own; and the ssh that reaches it."""
 
 import os
 import shutil
@@ -12,7 +12,8 @@ SERVER = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
 class Servers:
-    """One on each node. `run` has `options`; the files `known_hosts` and `authorized_keys` say whom ssh and servers trust."""
+    """One server on each node. `run` has `options`; the files `known_hosts` and `authorized_keys` say whom ssh and
+    servers trust."""
 
     def __init__(self, nodes, directory):
         self.nodes, self.directory = nodes, directory
@@ -23,7 +24,7 @@ class Servers:
         self.trust()
         (directory / "server").write_text(
             f"HostKey {directory}/host\nAuthorizedKeysFile {self.authorized_keys}\nStrictModes no\nPidFile none\nUsePAM no\n"
-            # The user's own .bashrc may do anything, and is killed with its node in the middle of that.
+            # The user's own .bashrc may do anything, and may be killed with its node in the middle of that.
             f"PermitRootLogin yes\nMaxStartups 100\nSetEnv HOME={directory}\n"
         )
         (directory / "client").write_text(
@@ -35,14 +36,14 @@ class Servers:
         self.options = ["-launcher", "ssh", "-launcher-exec", script]
 
     def trust(self, *but):
-        """All hosts are known but these, and the key opens them."""
+        """Makes all hosts known except these; the key opens all of them."""
         key = (self.directory / "host.pub").read_text()
         known = [self.nodes.address(node) for node in self.nodes.nodes if node not in but]
         self.known_hosts.write_text("".join(f"{address} {key}" for address in known))
         shutil.copy(self.directory / "own.pub", self.authorized_keys)
 
     def start(self, node, before="true"):
-        """Starts one on a node, after a line of shell: it sees what that mounts."""
+        """Starts a server on a node, after a line of shell: the server sees what that line mounts."""
         log = self.directory / f"log{node}"
         line = f'hostname node{node} && {before} && exec {SERVER} -D -e -f {self.directory}/server'
         command = ["ip", "netns", "exec", self.nodes.space(node), "unshare", "--uts", "--mount", "sh", "-c", line]
@@ -62,7 +63,7 @@ class Servers:
 
 
 def on(nodes, directory):
-    """A server of ssh on each node; the test is skipped where there is none."""
+    """An ssh server on each node. The test is skipped if there is none to start."""
     if not SERVER or not shutil.which("ssh"):
         pytest.skip("there is no sshd here (Debian's openssh-server)")
     os.makedirs("/run/sshd", exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs under random kills, compared with the same job undisturbed; what tests of images need besides."""
+"""Jobs under random kills, compared with the same job undisturbed; and helpers for tests of images."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from catalogue import BY_NAME, CATALOGUE, arguments
-from harness import MANY, by_rank, slow, storm
+from harness import MANY, by_rank, came_about, in_time, slow, storm
 
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 
@@ -19,14 +19,14 @@ PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi"
 TEXT = b"".join(b"input line %d\n" % i for i in range(5000)) + b"no newline at the end"
 # Arguments of crash: a ring that goes round for minutes and prints every 50th iteration.
 LONG = ["99", "kill", "0", "always", "100000000"]
-# Ways of the program nondeterministic not to repeat what it did.
+# Ways in which the program nondeterministic does not repeat what it did.
 NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", "length", "tag", "destination"))]
-# What undisturbed jobs have given and written, by size, length and program.
+# Results and files of undisturbed jobs, by size, length and program.
 UNDISTURBED = {}
 
 
 def feed(jobs, size, command, text, how, **more):
-    """Starts a job whose standard input is `text`, by way of a file or a pipe."""
+    """Starts a job with `text` as its standard input, through a file or a pipe."""
     if how == "file":
         path = jobs.directory / "input"
         path.write_bytes(text)
@@ -41,7 +41,7 @@ def feed(jobs, size, command, text, how, **more):
 def undisturbed(jobs, command, entry, size, longer=True):
     """The job without kills and without images: its result, and the file that it wrote."""
     file = jobs.directory / "result.undisturbed"
-    key = (size, longer, *map(str, command))
+    key = (size, *map(str, command), *arguments(entry, longer, ""))
     if key not in UNDISTURBED:
         result = jobs.run(size, *command, *arguments(entry, longer, file)).ok()
         assert result.restarts == 0
@@ -75,7 +75,7 @@ def every(period):
 
 
 def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=None):
-    """A program of the catalogue undisturbed, and then as many rounds of it under kills as are asked for."""
+    """Runs a program of the catalogue undisturbed, and then as many rounds under kills as the options ask for."""
     if not entry.accepts(size):
         pytest.skip(f"{entry} does not run on {size} ranks")
     command = program(entry.name)
@@ -85,8 +85,8 @@ def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=N
 
 
 def in_a_row(begin, calm, rng, size, blows, pauses):
-    """So many kills one after the other, in as many jobs as it takes; each answers as the undisturbed one. `pauses`: the least and the
-    most seconds between two."""
+    """Makes so many kills one after the other, in as many jobs as that takes; each job answers like the undisturbed
+    one. `pauses`: the least and the most seconds between two kills."""
     struck = 0
     while struck < blows:
         job = begin()
@@ -104,7 +104,8 @@ def of_catalogue(program, name):
 
 
 def ring(jobs, program, size, images, **more):
-    """A ring of ranks that runs for minutes, as soon as each has an image (or there is a wave) and has gone on."""
+    """A ring of ranks that runs for minutes. Returns when each rank has an image (or there is a wave) and has gone
+    on."""
     job = jobs.start(size, *program("crash"), *LONG, **more)
     if images == "wave_complete":
         job.until_event(images)
@@ -119,7 +120,8 @@ def began_from_images(result):
 
 
 def goes_on_from_newest_image(jobs, program, options=()):
-    """A rank is killed after some images: it repeats only what came after the last. The result, and the beginning of its next life."""
+    """Kills a rank after some images: it repeats only what came after the last. Returns the result, and the beginning
+    of its next life."""
     job = ring(jobs, program, 3, "checkpointed", options=[*options, *every("100ms")])
     time.sleep(0.5)
     newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
@@ -130,12 +132,13 @@ def goes_on_from_newest_image(jobs, program, options=()):
     (life,) = began_from_images(result)
     assert life["rank"] == 1 and life["image"] >= newest
     (failed,), (caught_up,) = result.of("failed"), result.of("caught_up")
-    assert caught_up["deliveries"] < failed["deliveries"] / 2, result.describe()
+    assert caught_up["deliveries"] < failed["deliveries"], result.describe()
+    in_time(caught_up["deliveries"] < failed["deliveries"] / 2, "most of the run was before the newest image")
     return result, life
 
 
 def again_as_soon_as_back(jobs, program, rng, victims, length, options=()):
-    """`victims` die several times in a row, and go on from images."""
+    """Kills `victims` several times in a row; they go on from images."""
     command = [*program("crash"), "99", "kill", "0", "always", length]
     calm = jobs.calm(3, *command)
     job = jobs.start(3, *command, options=[*MANY, *options, *every("50ms")])
@@ -149,7 +152,7 @@ def again_as_soon_as_back(jobs, program, rng, victims, length, options=()):
         time.sleep(rng.choice([0, 0.005, 0.05]))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result), result.describe()
+    came_about(began_from_images(result), result)
 
 
 def input_and_output_exactly_once(jobs, program, rng, blows, how, options=()):
@@ -161,12 +164,12 @@ def input_and_output_exactly_once(jobs, program, rng, blows, how, options=()):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert by_rank(result.program_errors) == by_rank(calm.program_errors)
-    assert result.of("checkpointed"), result.describe()
+    came_about(result.of("checkpointed"), result)
     assert not result.of("output_differs") and not result.of("output_missing")
 
 
 def agent_of(job, rank):
-    """The process whose child the rank is."""
+    """The process that is the rank's parent."""
     return Path(f"/proc/{job.lives()[rank][0]}/stat").read_text().rpartition(")")[2].split()[1]
 
 
@@ -175,7 +178,7 @@ def children_of(pid):
 
 
 def named(name, pids):
-    """Those of some processes that have this name."""
+    """Those of the processes `pids` that have this name."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -185,24 +188,24 @@ def named(name, pids):
 
 
 def snapshots(job):
-    """Processes in which images sleep."""
+    """Processes that sleep as images."""
     return named("resurgo-image", job.processes())
 
 
 def fillers(agent):
-    """Processes that fill the memory of ranks which are rebuilt."""
+    """Processes that fill the memory of rebuilt ranks."""
     return named("resurgo-filler", children_of(agent))
 
 
 def has_images_on_request(jobs, job, servers):
-    """A ring of two ranks has images when it is asked to, and cannot be suspended, as `servers` hold what is in no file."""
+    """A ring of two ranks has images when asked. It cannot be suspended, as `servers` hold state that is in no file."""
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
     assert "every rank has a new image" in answer.text, answer.describe()
     refused = jobs.resurgo("suspend", str(job.process.pid))
     assert refused.code != 0 and f"what its {servers} hold is in no file" in refused.errors, refused.describe()
-    assert job.kill([1]) == [1]
+    job.strike([1])
     job.until_event("caught_up", rank=1)
     job.process.terminate()
     (life,) = began_from_images(job.wait(20))
@@ -210,7 +213,7 @@ def has_images_on_request(jobs, job, servers):
 
 
 def has_images_when_a_server_goes_on(job, pid, why):
-    """A ring of two ranks can have no image while a server stands still, goes on, and has one later."""
+    """While a server stands still, a ring of two ranks can have no image. It goes on, and has one later."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(0.2)
     job.process.send_signal(signal.SIGUSR1)
@@ -227,7 +230,7 @@ def has_images_when_a_server_goes_on(job, pid, why):
 
 
 def without_the_one_or_the_other(jobs, program, who, images, options=(), **more):
-    """The agent or the dispatcher is killed: nothing stays behind, sleeping images neither."""
+    """Kills the agent or the dispatcher: nothing stays behind, not even sleeping images."""
     job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)
     job.until(lambda: len(snapshots(job)) >= 3)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
@@ -254,7 +257,7 @@ def kill_snapshots(job, rank=None):
 
 
 def moments(rng, count, span):
-    """So many random moments, one after the other, within `span` seconds: waits for each."""
+    """Waits for so many random moments, one after the other, within `span` seconds."""
     start = time.monotonic()
     for moment in sorted(rng.uniform(0, span) for _ in range(count)):
         time.sleep(max(0.0, start + moment - time.monotonic()))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`resurgo bench paper`: what it says when something is wrong or missing, and that figures come out whole."""
+"""`resurgo bench paper`: its messages when something is wrong or missing, and its figures, which must come out
+whole."""
 
 import csv
 import itertools
@@ -16,11 +17,13 @@ import harness
 
 sys.path.insert(0, str(harness.ROOT / "bench"))
 
+import cluster  # noqa: E402
 import figures.common as common  # noqa: E402
 import node_memory  # noqa: E402
 import svg  # noqa: E402
 
-FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6"]
+FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "mpich-v-9-server", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6",
+           "walters-table-1", "walters-1", "walters-2", "walters-3", "walters-4", "ft-mpi-3", "ft-mpi-table-1"]
 KERNELS = ("cg", "lu", "bt", "ft")
 REAL = harness.environment(RESURGO_DEPS=harness.DEPS)
 
@@ -30,7 +33,7 @@ def bench(jobs, *arguments, env=None, **more):
 
 
 def outcome(out, name):
-    """The rows of a figure's CSV; its table and picture are there and whole."""
+    """The rows of a figure's CSV; checks that its table and picture are whole."""
     text = (out / f"{name}.md").read_text()
     for part in ("## What the paper saw", "## What is seen here", "## Why it differs", f"({name}.svg)"):
         assert part in text
@@ -137,6 +140,67 @@ def test_a_simulated_figure_alone(jobs, tmp_path):
     assert "**simulated, with costs as given below**" in text
 
 
+def test_nodes_that_can_be_lost_are_counted(jobs, tmp_path):
+    result = bench(jobs, "paper", "walters-table-1", "--quick", "--out", tmp_path).ok()
+    rows, text = outcome(tmp_path, "walters-table-1")
+    assert "After table 1 of Walters" in text and "**no**" not in text.split("## Why")[0], result.describe()
+    theirs = [row for row in rows if row["paper"]]
+    assert len(theirs) == 5 * 12, "5 numbers of nodes, 4 of replicas, 3 chances"
+    assert [(row["nodes"], row["copies"], row["wanted"], row["most"], row["paper"]) for row in theirs if row["most"] != row["paper"]] == [
+        ("16", "2", "0.9", "3", "2"), ("64", "3", "0.999", "5", "4")]
+    assert all(float(row["chance"]) >= float(row["wanted"]) for row in theirs)
+
+
+@pytest.mark.slow
+def test_checkpoints_on_local_disks(jobs, tmp_path):
+    bench(jobs, "paper", "walters-1", "--quick", "--out", tmp_path, timeout=300).ok()
+    rows, _ = outcome(tmp_path, "walters-1")
+    waves = [row for row in rows if row["every_s"]]
+    assert waves and all(int(row["waves"]) > 0 and float(row["writing_ms"]) > 0 and float(row["image_bytes"]) > 8 << 20 for row in waves), rows
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
+@pytest.mark.parametrize("name, ways", [
+    ("walters-2", {"checkpoint server", "shared storage"}),
+    ("walters-3", {"1 replica", "checkpoint server"}),
+    ("walters-4", {"1 replica", "checkpoint server", "shared storage"}),
+])
+def test_replicas_beside_central_storage(jobs, tmp_path, name, ways):
+    bench(jobs, "paper", name, "--quick", "--out", tmp_path, timeout=600).ok()
+    rows, text = outcome(tmp_path, name)
+    measured = {row["way"]: row for row in rows if row["where"] == "measured"}
+    assert ways | {"no images"} <= set(measured)
+    assert all(int(measured[way]["waves"]) > 0 and int(measured[way]["image_bytes"]) > 8 << 20 for way in ways), measured
+    assert all(float(row["seconds"]) > 0 for row in measured.values())
+    if name == "walters-4":
+        modelled = {(row["way"], row["nodes"]): float(row["counts_after_s"]) for row in rows if row["where"] == "modelled"}
+        assert modelled["checkpoint server", "256"] > modelled["4 replicas", "256"] > modelled["1 replica", "256"]
+        assert "1 replica: checkpoint server from 3 nodes on, shared storage from 8 nodes on" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
+def test_a_rank_and_its_images_are_lost_beside_a_server(jobs, tmp_path):
+    bench(jobs, "paper", "mpich-v-9-server", "--quick", "--out", tmp_path, timeout=300).ok()
+    rows, text = outcome(tmp_path, "mpich-v-9-server")
+    calm, faulty = rows[:2], rows[2:]
+    assert {row["contender"] for row in calm} == {"chandy-lamport, store and local copies", "chandy-lamport, store only"}
+    assert all(float(row["seconds"]) > 0 and row["kills_that_struck"] == "0" for row in calm), rows
+    assert all(row["faults_per_minute"] == "24" and int(row["kills_that_struck"]) > 0 for row in faulty), rows
+    assert "link of 100mbit each" in text
+
+
+@pytest.mark.slow
+def test_programs_that_deal_with_failures_beside_others(jobs, tmp_path):
+    bench(jobs, "paper", "ft-mpi-3", "ft-mpi-table-1", "--quick", "--protocols", "none", "--out", tmp_path, timeout=300).ok()
+    rows, _ = outcome(tmp_path, "ft-mpi-3")
+    assert {"MPICH", "--ft", "none"} <= {row["contender"] for row in rows} and all(float(row["half_round_trip_us"]) > 0 for row in rows)
+    rows, text = outcome(tmp_path, "ft-mpi-table-1")
+    assert {"--ft", "none"} <= {row["contender"] for row in rows} and {row["block"] for row in rows} == {"16", "80", "240"}
+    assert "| ranks; ms from the death of one |" in text and "\n| 3 |" in text and "\n| 4 |" in text
+
+
 @pytest.mark.slow
 def test_piggybacks_are_simulated_and_measured(jobs, tmp_path):
     bench(jobs, "paper", "causal-7", "causal-8", "--quick", "--ranks", "4", "--out", tmp_path, timeout=300).ok()
@@ -181,7 +245,7 @@ def test_what_the_binary_does_not_offer_is_left_out(monkeypatch):
 
 
 def drawn(path, by_matplotlib=False):
-    """Of each line in a picture: its number of points, and how it looks."""
+    """For each line in a picture: its number of points, and its look."""
     lines = [group for group in xml.parse(path).getroot().iter() if group.get("id", "").startswith("series-")]
     points = lambda line: line.findall(".//{*}use") if by_matplotlib else [*line.findall("{*}circle"), *line.findall("{*}path")]
     look = lambda line: line.find("{*}path").get("style") if by_matplotlib else str(sorted(line.find("{*}polyline").items())[1:])
@@ -190,7 +254,7 @@ def drawn(path, by_matplotlib=False):
 
 @pytest.mark.parametrize("how", ["svg", "plot"])
 def test_pictures_have_every_point_and_no_two_lines_alike(tmp_path, how):
-    """Drawn by hand, and by matplotlib where it is."""
+    """Drawn by our own code, and by matplotlib where that is installed."""
     many = {f"number {i}": [(x, x + i, x, x + 2 * i + 1) for x in (1, 2, 16)] for i in range(25)}
     panels = [
         svg.Panel("a < b", "ranks", "ms", {"number 1": [(1, 0.5), (2, 20), (16, 400)], "number 2": [(2, 3)]}, True),

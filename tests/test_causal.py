@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causal message logging where a node may be lost: what a crashed rank delivered is collected from the event loggers and from
-whoever depends on it, and the answer is that of an undisturbed run, byte for byte."""
+"""Causal message logging where a node may be lost. A crashed rank collects what it delivered from the event loggers and
+from the ranks that depend on it. The answer is that of an undisturbed run, byte for byte."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, slow
+from harness import MANY, came_about, in_time, slow
 from survival import LONG, PROGRAMS, compare, every, soak, survive, undisturbed
 
 REDUCTIONS = ["vcausal", "manetho", "logon"]
 SPREADS = ["multicast", "broadcast", "piggyback"]
-# One program for each way, so that all have their turn.
+# One program for each setting, so that all programs get their turn.
 WAYS = [
     ("vcausal", 0, "heat"),
     ("vcausal", 1, "master_worker"),
@@ -52,7 +52,7 @@ def test_random_kills_with_clocks_that_spread(jobs, program, rng, kills, spread)
 
 @pytest.mark.parametrize("reduction, loggers", [("manetho", 0), ("logon", 1)])
 def test_all_ranks_at_once(jobs, program, rng, reduction, loggers):
-    """What nobody has heard of is lost, and nobody depends on it."""
+    """Deliveries that no other rank has heard of are lost, and no rank depends on them."""
     entry, command = BY_NAME["master_worker"], program("master_worker")
     expected = undisturbed(jobs, command, entry, 4)
     how = {"everyone": 1.0, "in_replay": 0}
@@ -72,11 +72,11 @@ def test_images_while_only_processes_are_lost(jobs, program, rng, kills):
     expected = undisturbed(jobs, command, entry, 4)
     options = ["--protocol", "causal", *every("100ms")]
     result = survive(jobs, rng, command, entry, 4, kills or 2, expected, options)
-    assert result.of("checkpointed")
+    came_about(result.of("checkpointed"), result)
 
 
 def carried(result):
-    """Events that messages carried, and messages."""
+    """How many events messages carried, and how many messages there were."""
     piggybacks = [event["piggybacks"] for event in result.of("finished")]
     return sum(each["events"] for each in piggybacks), sum(each["messages"] for each in piggybacks)
 
@@ -102,8 +102,8 @@ def test_event_loggers_make_piggybacks_smaller(jobs, program):
     assert 0 < events[1] < events[0]
 
 
-# Rank 2 takes what 0 and 1 send as it comes, tells rank 3 in which order, and prints it. Then rank 3 makes no MPI call until it
-# is let go, and ranks 0 and 1 wait for rank 2.
+# Rank 2 takes what 0 and 1 send as it comes, tells rank 3 the order, and prints it. Then rank 3 makes no MPI call until
+# it is released, and ranks 0 and 1 wait for rank 2.
 SILENT = """
 import sys, time
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
     job = jobs.start(4, *command, options=[*MANY, *node("manetho", loggers)])
     job.until(lambda: (tmp_path / "silent").exists())
     for life in (1, 2):
-        assert job.kill([2]) == [2]
+        job.strike([2])
         job.until_event("caught_up", rank=2, life=life + 1)
     (tmp_path / "go").touch()
     result = job.wait().ok()
@@ -146,7 +146,7 @@ def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
 
 
 def test_what_was_printed_has_happened(jobs, program, tmp_path):
-    """Nobody but the user knows in which order rank 0 has received."""
+    """Only the user knows in which order rank 0 has received."""
     source = """
 import sys, time
 from pathlib import Path
@@ -165,7 +165,7 @@ comm.barrier()
 """
     job = jobs.start(3, harness.PYTHON, "-c", source, tmp_path, options=[*MANY, *node("logon", 0)])
     job.until(lambda: (tmp_path / "printed").exists())
-    assert job.kill([0]) == [0]
+    job.strike([0])
     job.until_event("started", rank=0, life=2)
     (tmp_path / "go").touch()
     result = job.wait().ok()
@@ -179,7 +179,7 @@ def logger_of(job, number=0):
 
 
 def kill_logger(job, number=0):
-    job.until_event("event_logger_started", logger=number)
+    job.until_event("event_logger_started", logger=number, timeout=60)
     job.until(lambda: job.lives())
     pid = logger_of(job, number)
     assert job.mark.encode() in open(f"/proc/{pid}/environ", "rb").read()
@@ -201,14 +201,14 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
         if not job.until(lambda: logger_of(job) != before, what="another event logger"):
             break
     result = compare(entry, job.wait(), file, expected)
-    assert result.of("event_logger_lost")
+    came_about(result.of("event_logger_lost"), result)
     waits = "ranks hold their sends" in result.errors
     assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
 
 
 @pytest.mark.parametrize("spread", ["multicast", *map(slow, SPREADS[1:]), "pessimistic"])
 def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
-    """And a rank with it, and then the other one: what either had is known to the next."""
+    """A rank is killed with it, and then the other logger: the next one gets what either knew."""
     entry, command = BY_NAME["master_worker"], program("master_worker")
     calm, file = expected = undisturbed(jobs, command, entry, 4)
     is_pessimistic = spread == "pessimistic"
@@ -239,7 +239,7 @@ def test_no_send_waits(jobs, program, loggers):
 
 
 def journal_of(job):
-    """The file of the event logger, as the launcher holds it."""
+    """The file of the event logger, which the launcher holds open."""
     held = f"/proc/{job.process.pid}/fd"
     for number in os.listdir(held):
         try:
@@ -252,7 +252,7 @@ def journal_of(job):
 
 @pytest.mark.parametrize("protocol", ["causal", "pessimistic"])
 def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protocol):
-    """The next one begins empty, and is told everything again."""
+    """The next event logger begins empty, and ranks tell it everything again."""
     entry, command = BY_NAME["master_worker"], program("master_worker")
     calm, file = expected = undisturbed(jobs, command, entry, 4)
     options = [*MANY, "--tolerate", "node"]
@@ -279,7 +279,9 @@ def test_an_event_logger_that_cannot_be_started_ends_the_job(jobs, program):
     began = time.monotonic()
     kill_logger(job)
     result = job.wait(20)
-    assert result.code == 1 and 9 < time.monotonic() - began < 14, result.describe()
+    seconds = time.monotonic() - began
+    assert result.code == 1 and seconds > 9, result.describe()
+    in_time(seconds < 14, f"{seconds} s")
     assert "event logger 0 cannot be started: Too many open files" in result.errors, result.describe()
     assert "event logger 0 cannot be started for 10s, so the job ends" in result.errors, result.describe()
     assert not job.leftovers()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images under `channel-memory`: a killed rank goes on from its newest one, its channel memory serves what came after, and gives
-up what no life will ask for again."""
+"""Images under `channel-memory`: a killed rank goes on from its newest one. Its channel memory serves what came after,
+and gives up what no life will ask for again."""
 
 import json
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import MANY, by_rank, slow
+from harness import MANY, by_rank, came_about, slow
 from survival import (
     LONG,
     PROGRAMS,
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.protocol("channel-memory")
 SOME = [
     ("cg", 1),
     ("master_worker", 2),
-    ("comm_churn", 1),
     ("rma_halo", 3),
+    ("comm_churn", 1),
     ("mpiio", 1),
     ("heat_f08", 2),
     ("futures_pi.py", 1),
@@ -56,16 +56,16 @@ def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
     result = survive(jobs, rng, command, entry, 4, kills or 3, expected, [*memories(count), *every("200ms")])
-    assert result.of("checkpointed"), result.describe()
+    came_about(result.of("checkpointed"), result)
 
 
 @pytest.mark.parametrize("name, count", [("cg", 2), slow("master_worker", 1)])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
-    """So often that most kills fall into one."""
+    """Images are so frequent that most kills fall into one."""
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 3)
     result = survive(jobs, rng, command, entry, 3, kills or 8, expected, [*memories(count), *every("20ms")])
-    assert result.of("checkpointed"), result.describe()
+    came_about(result.of("checkpointed"), result)
 
 
 @pytest.mark.parametrize("policy", ["round-robin", slow("most-log"), slow("daly")])
@@ -93,7 +93,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills):
     input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe")
 
 
-# From each of two ranks to the other, in so many rounds, so many doubles.
+# Each of two ranks sends the other so many doubles, in so many rounds.
 SENDER = """
 import sys, time
 from mpi4py import MPI
@@ -111,15 +111,16 @@ print("rank", world.rank, total)
 
 
 def held(path):
-    """What the only channel memory of a job says that it has had."""
+    """The messages that the only channel memory of a job reports."""
     (memory,) = json.loads(path.read_text())["channel_memories"]
     return memory
 
 
 @pytest.mark.parametrize("how", ["in memory", "in a file"])
 def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
-    """100 MiB through one that has room for 16 MiB, or for 2 MiB, which is what a round of 5 ms sends, and a file. Without images
-    that ends with an error, or the file has nearly all of it in the end."""
+    """100 MiB go through a channel memory with room for 16 MiB; or with a file and room for 2 MiB, which is what a
+    round of 5 ms sends. Without images the first ends with an error, and the second's file has nearly all of it in the
+    end."""
     size = ["200", "32768"] if how == "in memory" else ["50", "131072"]
     command, spill, stats = [harness.PYTHON, "-c", SENDER, *size], tmp_path / "spill", tmp_path / "stats"
     spill.mkdir()
@@ -131,7 +132,8 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     time.sleep(0.3)
     job.kill([1])
     result = job.wait().ok()
-    assert by_rank(result.out) == by_rank(calm.out) and began_from_images(result), result.describe()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+    came_about(began_from_images(result), result)
     memory = held(stats)
     assert memory["bytes"] > 90 << 20 and memory["forgotten_bytes"] > 70 << 20, memory
     assert memory["most_bytes"] < 30 << 20, memory
@@ -142,13 +144,13 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
 
 
 def resident(pid):
-    """Bytes of memory that a process has of its own."""
+    """Bytes of memory of a process's own."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path):
-    """120 MiB wait for it in its channel memory, however many images it has meanwhile."""
+    """120 MiB wait for the rank in its channel memory, however many images it has meanwhile."""
     options = [*memories(1), *every("20ms")]
     job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "60", options=options)
     job.until(lambda: (tmp_path / "slow").exists())
@@ -164,12 +166,12 @@ def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path)
 
 
 def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
-    """Also where nobody has asked for any."""
+    """Even if the user asks for none."""
     command, stats = [harness.PYTHON, "-c", SENDER, "200", "32768"], tmp_path / "stats"
     calm = jobs.calm(2, *command)
     result = jobs.run(2, *command, options=["--log-memory", "16M", "--stats-json", stats]).ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert result.of("channel_memory_fills") and result.of("checkpointed"), result.describe()
+    came_about(result.of("channel_memory_fills") and result.of("checkpointed"), result)
     memory = held(stats)
     assert memory["most_memory_bytes"] <= 32 << 20 < memory["forgotten_bytes"], memory
 
@@ -188,9 +190,9 @@ def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
 
 
 def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
-    """What came before the image is forgotten: the job ends, and says why."""
+    """Messages from before the image are forgotten: the job ends, and says why."""
     job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
-    # Stopped, it cannot have a new image before it dies.
+    # While it is stopped, it cannot have a new image before it dies.
     job.kill([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.until_event("image_lost", rank=1)
@@ -201,11 +203,11 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
 
 
 def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program):
-    """It cannot say that it has everything."""
+    """It cannot confirm that it has everything."""
     job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
-    assert job.until_event("channel_memory_started")
+    job.reach_event("channel_memory_started")
     pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")
     has_images_when_a_server_goes_on(job, pid, "a channel memory does not answer")
 
@@ -220,11 +222,11 @@ def test_spawned_ranks(jobs, program, rng):
     options = [*MANY, *memories(2), *every("30ms"), "--fault", "random,seed=4,mean=150ms,count=3"]
     result = jobs.run(2, *command, options=options).ok()
     assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
-    assert result.restarts > 0
+    came_about(result.restarts > 0, result)
 
 
 def test_without_the_dispatcher(jobs, program):
-    """Nothing stays behind, sleeping images neither (the fixture sees to it)."""
+    """Nothing stays behind, not even sleeping images (the fixture checks that)."""
     without_the_one_or_the_other(jobs, program, "dispatcher", "checkpointed")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on nodes with networks of their own: machines that are switched off, and links that are cut. As root only."""
+"""Jobs on nodes with networks of their own: machines are switched off, and links are cut. As root only."""
 
 import contextlib
 import os
@@ -34,16 +34,16 @@ def nodes():
 
 
 def begin(jobs, nodes, program, protocol, launcher=None):
-    """A job of four ranks on three nodes, which has come so far that all ranks compute."""
+    """A job of four ranks on three nodes; returns when all ranks compute."""
     launcher = launcher or ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
     options = ["-hosts", nodes.hosts(2), *launcher, "--lease", f"{LEASE:g}s"]
     job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
-    assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
+    job.reach(lambda: b"step 500 " in job.out.read_bytes())
     return job
 
 
 def finished(job, nodes, left=None):
-    """The answer is right, and nothing is left on any node."""
+    """Checks that the answer is right, and that nothing is left on any node."""
     result = job.wait(60).ok()
     assert ANSWER in result.text, result.describe()
     left = left or nodes.pids
@@ -64,7 +64,7 @@ def test_a_machine_is_switched_off(jobs, nodes, program, protocol):
 
 @pytest.mark.parametrize("protocol", ["blocking", "auto"])
 def test_a_cable_is_pulled_out(jobs, nodes, program, protocol):
-    """The ranks behind it end although nobody can reach them, and others take their places."""
+    """The ranks behind the cable end although nobody can reach them, and others take their places."""
     job = begin(jobs, nodes, program, protocol)
     nodes.cut(2)
     assert nodes.address(2) in finished(job, nodes).errors
@@ -89,7 +89,7 @@ def test_a_machine_reached_by_the_real_ssh_is_switched_off(jobs, nodes, program,
 
 
 def test_what_ssh_complains_of_is_told(jobs, nodes, program, tmp_path):
-    """In its own words, and of which node."""
+    """The user gets ssh's own words, and the node."""
     servers = sshd.on(nodes, tmp_path)
 
     def refused():
@@ -113,11 +113,11 @@ def test_what_ssh_complains_of_is_told(jobs, nodes, program, tmp_path):
 
 
 def test_nothing_outlives_an_agent(jobs, nodes, program):
-    """Not even what a rank has started, where no launcher gets the orphans."""
+    """Not even a rank's children, where no launcher gets the orphans."""
     options = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
     wrapped = ["sh", "-c", '"$0" "$@"; exit $?', *program(HEAT[0]), *HEAT[1:]]
     job = jobs.start(4, *wrapped, options=options, protocol="auto")
-    assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
+    job.reach(lambda: b"step 500 " in job.out.read_bytes())
     (agent,) = (pid for pid in nodes.pids(2) if harness.command_of(pid).startswith("resurgo agent invited"))
     os.kill(agent, signal.SIGKILL)
     end = time.monotonic() + 1
@@ -141,11 +141,19 @@ print(said)
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--encrypt"]])
-def test_what_is_said_can_be_read_unless_it_is_encrypted(jobs, nodes, options):
-    """Messages, input and output, images: seen from the node's cable."""
+@pytest.mark.parametrize(
+    "protocol, options",
+    [
+        ("blocking", []),
+        ("blocking", ["--encrypt"]),
+        ("channel-memory", ["--encrypt"]),
+        ("pessimistic", ["--encrypt", "--tolerate", "node"]),
+    ],
+)
+def test_what_is_said_can_be_read_unless_it_is_encrypted(jobs, nodes, protocol, options):
+    """Messages, input and output, and images, seen from the node's cable."""
     hosts = ["-hosts", nodes.hosts(1), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
-    command = [harness.RESURGO, "run", "-q", *hosts, *options, "--protocol", "blocking", "--checkpoint-every", "200ms"]
+    command = [harness.RESURGO, "run", "-q", *hosts, *options, "--protocol", protocol, "--checkpoint-every", "200ms"]
     with Listening([nodes.link(node) for node in nodes.nodes]) as listening:
         job = jobs.command([*command, harness.PYTHON, "-c", SPEAK], stdin=subprocess.PIPE)
         job.process.stdin.write(SECRET * 100)
@@ -157,7 +165,7 @@ def test_what_is_said_can_be_read_unless_it_is_encrypted(jobs, nodes, options):
 
 
 class Listening:
-    """Hears all that goes through these devices."""
+    """Hears everything that goes through these devices."""
 
     def __init__(self, devices):
         self.sockets = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) for _ in devices]

@@ -8,13 +8,13 @@ import pytest
 
 import container
 import harness
-from harness import MANY, slow, storm
+from harness import MANY, came_about, slow, storm
 from survival import every
 from test_image_files import ROOT_ONLY, from_files, kill_with_snapshots, start, until_written
 from test_suspend import chain, ready  # noqa: F401
 
 HEAT = ("400", "400", "9000")
-# Root's inside.
+# Root inside of the container.
 CAPABILITIES = "chown dac_override fsetid fowner mknod net_raw setgid setuid setfcap setpcap net_bind_service sys_chroot kill audit_write"
 INSIDE = [harness.PYTHON, container.__file__]
 if os.geteuid() == 0 and shutil.which("setpriv"):
@@ -35,7 +35,7 @@ def test_auto_has_waves_alone(inside, program, rng, kills):
     assert result.out == calm.out
     for errors in (calm.errors, result.errors):
         assert errors.count("note: --protocol auto: waves alone") == 1 and "seccomp=unconfined" in errors
-    assert result.of("wave_complete"), result.describe()
+    came_about(result.of("wave_complete"), result)
 
 
 @pytest.mark.parametrize("protocol", ["chandy-lamport", slow("group"), slow("blocking")])
@@ -47,7 +47,8 @@ def test_waves_are_read_from_files(inside, program, tmp_path, protocol):
             kill_with_snapshots(job, 1)
             job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
     result = job.wait().ok()
-    assert result.out == calm.out and from_files(result), result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(from_files(result), result)
 
 
 def test_suspended_jobs_go_in_and_out(inside, chain, program):  # noqa: F811
@@ -65,7 +66,8 @@ def test_suspended_jobs_go_in_and_out(inside, chain, program):  # noqa: F811
 
 @ROOT_ONLY
 def test_little_shared_memory(jobs, program):
-    """Docker's 64 MiB are enough for 16 ranks. With less there is a warning, before MPICH's ranks are killed for it."""
+    """Docker's 64 MiB are enough for 16 ranks. With less there is a warning, before the kernel kills MPICH's ranks for
+    it."""
     script = 'mount -t tmpfs -o size="$0" none /dev/shm && exec "$@"'
     for size, ranks, is_enough in (("64m", 16, True), ("2m", 8, False)):
         result = jobs.command(["unshare", "-m", "sh", "-c", script, size, harness.RESURGO, "run", "-n", ranks, *program("hello")]).wait()
@@ -80,7 +82,7 @@ def test_no_rank_recovers_alone(inside, chain, program):  # noqa: F811
         assert f"--protocol {protocol} needs the same addresses" in result.errors and "--protocol blocking" in result.errors
     assert inside.run(2, *program("hello"), options=["--tolerate", "node"]).code == 2
     inside.run(2, *program("hello"), protocol="none").ok()
-    # A job that has begun outside.
+    # A job that began outside.
     inside.before = []
     chain.start(2, *program("heat"), *HEAT, protocol="pessimistic")
     ready(chain.last)

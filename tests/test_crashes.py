@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to die at every place, once: the job goes on and prints what it would have printed."""
+"""Every way to die at every place, once: the job goes on and prints the same as without."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def crash(jobs, program, size, who, how, where, **more):
     return result, died
 
 
-# A program that leaves on its own before MPI_Init looks like one that is not an MPI program, or that did not like its
+# A program that leaves on its own before MPI_Init looks like one that is not an MPI program, or that rejects its
 # arguments: starting it again would not help.
 ENDS_THE_JOB = {(how, where) for how in ("exit0", "exit3", "_exit5") for where in ("constructor", "before-init")}
 
@@ -76,7 +76,7 @@ def test_with_protocol_none_the_job_ends(jobs, program, how, code):
 @pytest.mark.parametrize("how", ["segv", "abort", "exit3", "kill"])
 @pytest.mark.parametrize("where", ["after-init", "100"])
 def test_always_at_the_same_place_ends_with_an_error(jobs, program, how, where):
-    """No endless loop of restarts."""
+    """There is no endless loop of restarts."""
     result = jobs.run(3, *program("crash"), "1", how, where, "always", ITERATIONS, timeout=60)
     assert result.code != 0
     assert "rank 1" in result.errors, result.describe()
@@ -106,7 +106,7 @@ def test_no_restarts_at_all(jobs, program):
 
 @pytest.mark.parametrize("how", ["exit3", "_exit5", "exit0"])
 def test_an_exit_before_init_is_an_end(jobs, program, how):
-    """Every rank leaves before MPI_Init, as a program does that prints its usage."""
+    """Every rank leaves before MPI_Init, like a program that prints its usage."""
     result, _ = crash(jobs, program, 2, "all", how, "before-init")
     assert result.code == int(how[-1]), result.describe()
 

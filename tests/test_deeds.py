@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that make, rename and remove things which must be new, or must be there: what a killed rank repeats does not fail for having been done."""
+"""Programs that make, rename and remove things which must be new, or must exist. A killed rank repeats such calls, and
+they do not fail because a former life has done them."""
 
 import os
 import stat
@@ -15,7 +16,7 @@ RUNS += [slow(protocol, []) for protocol in ["causal", "channel-memory", "hierar
 
 
 def tree(directory, beside=("stdout", "stderr")):
-    """All that is below a directory: kind, and content or target, by name."""
+    """Everything below a directory: kind, and content or target, by name."""
     found = {}
     for root, directories, files in os.walk(directory):
         for path in (os.path.join(root, name) for name in directories + files):
@@ -30,7 +31,7 @@ def tree(directory, beside=("stdout", "stderr")):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What a program prints and leaves under plain MPICH."""
+    """A program's output, and the files that it leaves, under plain MPICH."""
     import harness
 
     answers = {}
@@ -64,7 +65,7 @@ def test_the_same_in_python(jobs, program, rng, kills, undisturbed, protocol, op
     survives(jobs, rng, kills or 2, undisturbed, [*program("deeds.py"), "30", "10000"], protocol, options)
 
 
-# Rank 0 reads a file and removes it, and has a new one made that is there already.
+# Rank 0 reads a file and removes it, and makes a new one that exists already.
 READS = """
 import os, sys, time
 from mpi4py import MPI
@@ -94,7 +95,7 @@ def test_a_job_that_ends_for_what_its_former_life_has_removed_says_so(jobs, prot
     assert "rank 0 ends badly, and before: input could not be opened: it had been removed" in result.errors, result.describe()
 
 
-# Rank 0 makes so many directories.
+# Rank 0 makes this many directories.
 MANY_DEEDS = """
 import os, sys, time
 from mpi4py import MPI
@@ -127,7 +128,7 @@ def test_more_than_is_kept_is_said_to_be_so(jobs, deeds, code):
     assert told == bool(code), result.describe()
 
 
-# Rank 1 has the lock file that rank 0 had before, until rank 0 wants it again.
+# Rank 1 takes the lock file that rank 0 had before, until rank 0 wants it again.
 LOCKS = """
 import os, time
 from mpi4py import MPI

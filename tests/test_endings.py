@@ -31,7 +31,7 @@ def test_abort(jobs, program, protocol, rank, code):
 @pytest.mark.parametrize("script, code", [("exit 0", 0), ("exit 5", 5), ("exit $((PMI_RANK + 3))", 3)])
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 def test_exit_code_after_finalize(jobs, program, protocol, script, code):
-    """The first code that is not zero counts, by rank."""
+    """The first code that is not zero counts, in rank order."""
     hello = program("hello")[0]
     result = jobs.run(2, "sh", "-c", f"{hello}; {script}", protocol=protocol)
     assert result.code == code, result.describe()
@@ -47,7 +47,7 @@ def test_signals_end_every_process(jobs, program, number, code):
 
 
 def test_ctrl_c_reaches_the_whole_foreground(jobs, program):
-    """A terminal signals the whole process group, ranks and agents too if they are in it: the job ends all the same."""
+    """A terminal signals the whole process group, even ranks and agents that are in it: the job still ends."""
     job = start_long(jobs, program)
     os.killpg(job.process.pid, signal.SIGINT)
     assert job.wait(10).code == 130
@@ -79,7 +79,7 @@ def test_the_agent_is_killed(jobs, program):
 
 
 def test_the_dispatcher_is_killed(jobs, program):
-    """Nobody is left to tell: the ranks and the agent must go on their own."""
+    """No dispatcher is left to tell: ranks and agent must end on their own."""
     job = start_long(jobs, program)
     job.process.kill()
     job.wait(10)
@@ -120,7 +120,7 @@ def test_interrupted_while_starting(jobs, program, moment):
 
 
 def test_ended_before_a_rank_has_caught_up(jobs, program):
-    """The time since the failure is lost although no recovery was completed, and what was logged stays logged."""
+    """The time since the failure is lost although no recovery was completed. What was logged stays logged."""
     marker = jobs.directory / "marker"
     script = f"if [ $PMI_RANK = 1 -a -e {marker} ]; then sleep 1000; fi; exec {' '.join(program('crash') + LONG)}"
     job = jobs.start(3, "sh", "-c", script)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot work is refused before anything starts, in one clear message; `doctor` says the same."""
+"""A job that cannot work is refused before anything starts, in one clear message; `doctor` says the same."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_no_such_program(jobs):
 
 
 def test_not_an_mpi_program(jobs, program):
-    """It runs, with a word about it; only that it is protected nobody says."""
+    """It runs, with a message about it. Nothing says that it is protected."""
     for name in ("not_mpi", "not_mpi_static"):
         result = jobs.resurgo("run", "-n", "2", *program(name)).ok()
         assert result.text.count("no MPI here\n") == 2
@@ -119,13 +119,13 @@ def without_mpich():
 
 
 def test_mpich_without_libfabric(jobs, program):
-    """Debian's own library, with no other there to serve instead."""
+    """Debian's own library, where no other can serve instead."""
     refused(jobs.resurgo("run", "-n", "2", *program("hello_debian"), env=without_mpich()), "libmpich.so.12", "UCX", "pip install mpich")
 
 
 @pytest.fixture
 def stray(jobs, program):
-    """hello without the run path that was built in: nothing in it leads to a library."""
+    """hello without its built-in run path: nothing in it leads to a library."""
     copy = jobs.directory / "hello"
     shutil.copy(program("hello")[0], copy)
     data = copy.read_bytes()
@@ -150,7 +150,7 @@ def test_resurgo_in_an_environment_that_is_not_active(jobs, stray, how):
     if how == "link":
         called.symlink_to(harness.RESURGO)
     else:
-        # As installed with PREFIX=venv; its lib is another's here.
+        # As installed with PREFIX=venv; here its lib is another's.
         shutil.copy(harness.RESURGO, called)
         env["RESURGO_FABRIC_DIR"] = str(harness.RESURGO.parent.parent / "lib/resurgo")
     if how == "link to it":
@@ -254,7 +254,7 @@ def test_an_address_of_another_machine(jobs, program):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
 @pytest.mark.parametrize("state", ["missing", "read-only", "full"])
 def test_dev_shm(jobs, program, state):
-    """/dev/shm is of no use: either nobody needs it or the error says so."""
+    """/dev/shm is unusable: either nobody needs it or the error says so."""
     prepare = {
         "missing": "umount -l /dev/shm && mount -t tmpfs none /dev -o size=1M && mknod /dev/null c 1 3 && "
         "mknod /dev/urandom c 1 9 && mknod /dev/zero c 1 5",

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--fault: users try the recovery of their own jobs."""
+"""--fault: users try out the recovery of their own jobs."""
 
 import pytest
 
-from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank
 
-CG = arguments(BY_NAME["cg"], True, None)
+CG = ("512", "1200")
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def faulty(jobs, program, *faults, n=3):
         ("rank=1,messages=1000", 1),
         ("rank=0,messages=1", 1),
         ("rank=all,messages=500", 3),
-        ("rank=all,at=100ms", 3),
+        ("rank=all,at=300ms", 3),
     ],
 )
 def test_one_fault(jobs, program, calm, fault, restarts):

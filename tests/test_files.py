@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that ranks write: what they have added since an image is cut off when they go back to it, and a file that they change in
-place holds again what it held then."""
+"""Files that ranks write. When a rank goes back to an image, bytes added since are cut off, and a file that it changes
+in place has its old content again."""
 
 import tempfile
 import time
@@ -8,13 +8,13 @@ import time
 import pytest
 
 import harness
-from harness import MANY, slow, storm
+from harness import MANY, came_about, slow, storm
 from survival import began_from_images, every
 from test_image_files import kill_with_snapshots
-from test_warm_buffer import until_warm, warm
+from test_warm_buffer import reach_warm, warm
 
-# Each rank has a file for each phase and one for all. What it writes differs from life to life, also in its length. Beside
-# them one that all ranks append to.
+# Each rank has a file for each phase and one for all. What it writes differs from life to life, even in length. All
+# ranks append to one more file.
 WRITES = """
 import os, random, sys, time
 from mpi4py import MPI
@@ -58,7 +58,7 @@ def images(job, ranks):
 
 
 def have_images(job, directory, ranks):
-    """All ranks have images with their files open: before that a file that is appended to is opened once more."""
+    """All ranks have images with their files open: a life from before would open a file for appending once more."""
     job.until(lambda: all((directory / f"own-{rank}").exists() for rank in range(ranks)), what="files")
     before = images(job, ranks)
     return job.until(lambda: all(now > then + 1 for now, then in zip(images(job, ranks), before)), what="images")
@@ -76,19 +76,19 @@ def struck(job, directory, tmp_path, kept, rng, kills):
         job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
     print(storm(job, rng, kills or 5, 1.0))
     result = job.wait().ok()
-    assert began_from_images(result), result.describe()
+    came_about(began_from_images(result), result)
     return result
 
 
 def numbers(file):
-    """Of the lines of a file, each of which is whole."""
+    """The numbers in the lines of a file, all of which must be whole."""
     lines = file.read_text().splitlines(keepends=True)
     assert all(line.endswith(".\n") for line in lines), (file, [line for line in lines if not line.endswith(".\n")])
     return [int(line.split()[0]) for line in lines]
 
 
 def check(directory, size):
-    """Nothing is there twice, nothing is missing; but the common file may have lines more than once."""
+    """Checks that nothing is there twice and nothing is missing; only the common file may repeat lines."""
     for rank in range(size):
         assert numbers(directory / f"own-{rank}") == list(range(PHASES * LINES))
         for phase in range(PHASES):
@@ -119,7 +119,7 @@ def test_what_has_been_written_since_an_image_is_cut_off(jobs, tmp_path, rng, ki
 
 
 def test_a_rank_that_goes_back_alone_leaves_the_common_file(jobs, tmp_path, rng):
-    """Of its own files it cuts off what it will write again; what others have appended to the common one stays."""
+    """The rank cuts off its own files, which it will write again. What others appended to the common file stays."""
     directory = tmp_path / "out"
     job = start(jobs, directory, 3, "a", options=[*MANY, *every("100ms")], protocol="pessimistic")
     for _ in range(3):
@@ -127,12 +127,14 @@ def test_a_rank_that_goes_back_alone_leaves_the_common_file(jobs, tmp_path, rng)
             time.sleep(rng.uniform(0, 0.1))
             job.kill([rng.randrange(3)])
     result = job.wait().ok()
-    assert began_from_images(result) and result.restarts == len(began_from_images(result)), result.describe()
+    assert result.restarts == len(began_from_images(result)), result.describe()
+    came_about(began_from_images(result), result)
     check(directory, 3)
 
 
-# Each rank has a small database: a file that it reads, changes in place, and makes longer and shorter. It knows what every record must
-# hold. One more is everybody's; there each rank has a record of its own, which it writes and does not read.
+# Each rank has a small database: a file that it reads, changes in place, and makes longer and shorter. It knows what
+# every record must contain. One more database is common: each rank has a record there, which it writes and does not
+# read.
 CHANGES = """
 import os, struct, sys, time
 from mpi4py import MPI
@@ -196,11 +198,11 @@ def test_a_file_that_is_changed_in_place_holds_what_it_held(jobs, tmp_path, rng,
 
 
 def test_an_image_that_is_copied_into_a_buffer_has_the_files_contents(jobs, tmp_path):
-    """A process that has hardly anything open writes it; it is none of the others that have the file open."""
+    """The process that writes it has hardly anything open, and does not count as another user of the files."""
     with tempfile.TemporaryDirectory(prefix="resurgo-test-", dir="/dev/shm") as images:
         options = ["--checkpoint-dir", images, "--local-copies", "off", *every("60ms")]
-        job = jobs.start(2, harness.PYTHON, "-c", CHANGES, tmp_path, 600, 300, options=options, protocol="pessimistic")
-        assert until_warm(job, 2)
+        job = jobs.start(2, harness.PYTHON, "-c", CHANGES, tmp_path, 1000, 300, options=options, protocol="pessimistic")
+        reach_warm(job, 2)
         kill_with_snapshots(job, 0)
         result = job.wait().ok()
     image = began_from_images(result)[-1]["image"]
@@ -208,8 +210,9 @@ def test_an_image_that_is_copied_into_a_buffer_has_the_files_contents(jobs, tmp_
     assert result.text.count("True") == 2, result.describe()
 
 
-# All ranks write one file for the whole run, which they cut off where it begins, and a new one every few steps, which they delete first.
-# Rank 0 does the cutting and deleting. With a view, parts of blocks are read and written back (data sieving).
+# All ranks write one file for the whole run, which they cut off at the beginning, and a new one every few steps, which
+# they delete first. Rank 0 does the cutting and deleting. With a view, parts of blocks are read and written back (data
+# sieving).
 TOGETHER = """
 import sys, time
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waves inside groups of ranks and logs between them (`--protocol hierarchical`): a failed rank's group returns to its last wave and
-repeats what it has done; the others go on."""
+"""Waves inside groups of ranks and logs between them (`--protocol hierarchical`). A failed rank's group returns to its
+last wave and repeats what it did; the other groups go on."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ import pytest
 
 import harness
 from catalogue import arguments
-from harness import MANY, by_rank, storm
+from harness import MANY, by_rank, came_about, storm
 from survival import PROGRAMS, every, kill_snapshots, of_catalogue, soak, survive, undisturbed
 from test_stats import measured
 
@@ -25,7 +25,7 @@ def group_of(rank, size=2):
 
 
 def check_who_returned(result, size=2):
-    """Groups none of whose ranks has failed have not been touched; those that have returned have returned as one."""
+    """Checks that groups without a failed rank were left alone, and that groups which returned did so as one."""
     failed = {group_of(event["rank"], size) for event in result.of("failed")}
     again = {group_of(event["rank"], size) for event in result.of("started") if event["life"] > 1}
     assert again <= failed, result.describe()
@@ -63,7 +63,7 @@ def test_other_groups_are_not_restarted(jobs, program):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert check_who_returned(result) == {1}
-    assert any(event["wave"] > 0 for event in result.of("returned")), result.describe()
+    came_about(any(event["wave"] > 0 for event in result.of("returned")), result)
 
 
 def test_several_groups_and_again_in_the_replay(jobs, program, rng):
@@ -83,7 +83,7 @@ def test_several_groups_and_again_in_the_replay(jobs, program, rng):
 
 @pytest.mark.parametrize("how", ["groups of one", "one group", "a file"])
 def test_sizes_of_groups(jobs, program, rng, how):
-    """Groups of single ranks recover as under pessimistic logging; in one group of all nothing is kept for others."""
+    """Groups of single ranks recover as under pessimistic logging. One group of all ranks keeps nothing for others."""
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 4)
     file = jobs.directory / "groups"
@@ -97,7 +97,7 @@ def test_sizes_of_groups(jobs, program, rng, how):
 
 
 def test_images_in_files(jobs, program, rng):
-    """Ranks are killed with all that sleeps: their groups go on from files."""
+    """Ranks are killed together with their sleeping images: their groups go on from files."""
     command = program("heat") + ["400", "400", "8000"]
     calm = jobs.run(4, *command).ok()
     options = [*every("100ms"), *PAIRS, "--checkpoint-dir", jobs.directory / "images"]
@@ -111,7 +111,7 @@ def test_images_in_files(jobs, program, rng):
         time.sleep(rng.uniform(0, 0.1))
     result = job.wait().ok()
     assert result.out == calm.out
-    assert any(event["from_file"] for event in result.of("started")), result.describe()
+    came_about(any(event["from_file"] for event in result.of("started")), result)
 
 
 def test_output_exactly_once(jobs, program, rng, kills):
@@ -132,7 +132,7 @@ def test_a_program_that_does_not_repeat_ends_the_job(jobs, program):
     assert result.code == 119 and "not piecewise deterministic" in result.errors, result.describe()
 
 
-# Pairs of ranks talk all the time, and all ranks once in a while.
+# Pairs of ranks talk all the time, and all ranks now and then.
 PAIRS_TALK = """
 from mpi4py import MPI
 world, data = MPI.COMM_WORLD, bytearray(20000)
@@ -145,7 +145,7 @@ for number in range(1000):
 
 
 def test_what_differs_inside_a_group_ends_the_job(jobs, program):
-    """There is no log of it that it could be compared with."""
+    """No log exists that it could be compared with."""
     marker = jobs.directory / "marker"
     command = program("nondeterministic") + ["destination", "1", "3000", marker, "20000"]
     result = start(jobs, 4, *command, options=["--group-size", "4"]).wait()
@@ -153,7 +153,7 @@ def test_what_differs_inside_a_group_ends_the_job(jobs, program):
 
 
 def test_a_sleeping_image_is_lost(jobs, program):
-    """Where none is in a file, a failure in its group ends the job; one in another does not."""
+    """No image is in a file: a failure in its group ends the job; a failure in another group does not."""
     command = program("crash") + ["99", "kill", "0", "always", "100000000"]
     job = start(jobs, 4, *command, options=PAIRS)
     job.until(lambda: b"iteration 50 " in job.out.read_bytes())

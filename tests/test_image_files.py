@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image files: a rank whose process and snapshot are both gone is rebuilt from its newest good file."""
+"""Image files: if a rank's process and snapshot are both gone, it is rebuilt from its newest good file."""
 
 import contextlib
 import datetime
@@ -17,7 +17,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, slow
+from harness import MANY, by_rank, came_about, slow
 from sealing import change_note, change_suspended, from_another_kernel, of_format_7
 from survival import agent_of, fillers, kill_snapshots, snapshots
 
@@ -34,7 +34,7 @@ def start(jobs, directory, n, *program, every="100ms", options=(), **more):
 
 
 def unhurried(jobs):
-    """For the programs in image/: files may take long to be written, and the job should be there until then."""
+    """For the programs in image/: files may take long to write, and until then the job should exist."""
     return harness.environment(AWAITED=jobs.directory / f"awaited{jobs.number + 1}")
 
 
@@ -56,10 +56,11 @@ def lives(job, rank):
 
 
 def kill_with_snapshots(job, rank, before=lambda: None):
-    """Nothing in memory is left that the rank could go on from. `before` is called when there are no more image files to come."""
-    job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it comes into being meanwhile
+    """Kills a rank with everything in memory that it could go on from. Calls `before` when no more image files will
+    come."""
+    job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it appears meanwhile
     for _ in range(2):
-        time.sleep(0.02)  # one that has just come into being gets its name
+        time.sleep(0.02)  # a snapshot that just appeared gets its name
         for pid in snapshots(job):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -68,7 +69,8 @@ def kill_with_snapshots(job, rank, before=lambda: None):
 
 
 def of_the_writer(job, rank):
-    """What a rank has open that is not its own: pipes besides its standard ones, and image files. Nothing, when it has ended."""
+    """What a rank has open that is not its own: image files, and pipes besides its standard ones. Empty when it has
+    ended."""
     found = {}
     with contextlib.suppress(FileNotFoundError):
         for entry in Path(f"/proc/{lives(job, rank)[-1]['pid']}/fd").iterdir():
@@ -85,13 +87,17 @@ def until_written(job, rank, count=2):
     return job.until(lambda: len(written(job, rank)) >= count, what=f"{count} image files of rank {rank}")
 
 
+def reach_written(job, rank, count=2):
+    job.has_reached(until_written(job, rank, count), "image files")
+
+
 def is_complete(path):
     with open(path, "rb") as file:
         return file.read(8) == b"resurgoI"
 
 
 def passes_over(job, directory, damage, why):
-    """The newest file of rank 0 is damaged before its death: it goes on from the one before. The result."""
+    """Damages the newest file of rank 0 before its death: the rank goes on from the one before. Returns the result."""
     newest = []
 
     def damage_newest():
@@ -108,8 +114,8 @@ def passes_over(job, directory, damage, why):
 
 
 def begins_again(job, directory):
-    """The only file of rank 0 is damaged before its death: it begins at the beginning. The result."""
-    assert until_written(job, 0, 1)
+    """Damages the only file of rank 0 before its death: the rank begins at the beginning. Returns the result."""
+    reach_written(job, 0, 1)
     damage_end(files(directory, 0)[0])
     kill_with_snapshots(job, 0)
     result = job.wait().ok()
@@ -118,10 +124,11 @@ def begins_again(job, directory):
 
 
 def survives_damage(jobs, program, directory, options):
-    """The file before the newest is still good: what came after that has not been forgotten."""
-    calm = jobs.calm(2, *program("heat"), *HEAT)
-    job = start(jobs, directory, 2, *program("heat"), *HEAT, every="200ms", options=options)
-    assert until_written(job, 0, 3)
+    """The file before the newest is still good: messages since then have not been forgotten."""
+    long = ("400", "400", "12000")
+    calm = jobs.calm(2, *program("heat"), *long)
+    job = start(jobs, directory, 2, *program("heat"), *long, every="200ms", options=options)
+    reach_written(job, 0, 3)
     assert passes_over(job, directory, damage_bit, "checksum of its memory").out == calm.out
 
 
@@ -155,8 +162,7 @@ def survives_by_files(jobs, program, tmp_path, name, options):
     [
         ("master_worker", ()),
         *(slow(name, ()) for name in ("messages", "heat", "comm_churn", "pickles.py", "numpy_cg.py", "cg", "transpose", "heat_f08")),
-        ("numpy_cg.py", ZSTD),
-        *(slow(name, ZSTD) for name in ("heat", "messages", "cg", "pickles.py")),
+        *(slow(name, ZSTD) for name in ("numpy_cg.py", "heat", "messages", "cg", "pickles.py")),
     ],
 )
 def test_answers_are_the_same(jobs, program, tmp_path, name, options):
@@ -174,7 +180,7 @@ def test_answers_are_the_same(jobs, program, tmp_path, name, options):
     assert result.restarts == 0 or from_files(result), result.describe()
 
 
-@pytest.mark.parametrize("options", [(), ZSTD])
+@pytest.mark.parametrize("options", [slow(()), ZSTD])
 def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path, options):
     calm = jobs.calm(2, *program("heat"), *HEAT)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *HEAT, every="50ms", options=options)
@@ -190,7 +196,7 @@ def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path, options):
 
 
 def oom_scores(pids):
-    """Of those that are still there."""
+    """Scores of the processes that still exist."""
     scores = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -199,7 +205,7 @@ def oom_scores(pids):
 
 
 def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
-    """The kernel kills a sleeping image before a rank; a process that has been one is a rank like others again."""
+    """The kernel kills a sleeping image before a rank. A process that was an image is a rank like others again."""
     jobs.before = ["sh", "-c", 'echo 300 > /proc/self/oom_score_adj && exec "$@"', "sh"]
     calm = jobs.calm(2, *program("heat"), *LONG)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *LONG)
@@ -224,8 +230,8 @@ CHANGED = harness.PROGRAMS / "image" / "changed"
 
 
 def killed_after_changes(jobs, rng, directory, kills=3, before=(), options=(), images=(5, 8)):
-    """Kills ranks and their snapshots when some files of their lives have been written over; the result, and for each kill
-    whether the newest file was given only a part of its bytes."""
+    """Kills ranks and their snapshots when their lives have written over some files. Returns the result, and for each
+    kill whether the newest file received only a part of its bytes."""
     events = jobs.directory / f"changed{jobs.number + 1}.json"
     options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events, *options]
     command = [harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED]
@@ -256,7 +262,8 @@ def test_compressed_files_are_written_in_full(jobs, rng, tmp_path, level):
     options = ["--checkpoint-compress", f"zstd{level}"]
     result, partly = killed_after_changes(jobs, rng, tmp_path / "images", options=options, images=(2, 4))
     assert result.out == calm.out and result.program_errors == b"", result.describe()
-    assert partly and not any(partly) and from_files(result), result.describe()
+    assert partly and not any(partly), result.describe()
+    came_about(from_files(result), result)
 
 
 HELD = harness.PROGRAMS / "image" / "held"
@@ -267,14 +274,15 @@ def test_locks_know_their_owner_wherever_they_lie(jobs, tmp_path, mib):
     """The main thread of a rebuilt process has a new number."""
     calm = jobs.calm(2, HELD, mib)
     job = start(jobs, tmp_path / "images", 2, HELD, mib)
-    assert until_written(job, 0, 3)
+    reach_written(job, 0, 3)
     kill_with_snapshots(job, 0)
     result = job.wait().ok()
-    assert result.out == calm.out and from_files(result), result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(from_files(result), result)
 
 
 def test_compressed_files_are_small(jobs, program, tmp_path):
-    """What their sizes are for C and for Python is in docs/guide/checkpointing.md."""
+    """docs/guide/checkpointing.md has their sizes for C and for Python."""
     for name, most in (("heat", 5e6), ("numpy_cg.py", 10e6)):
         sizes = []
         for options in ((), ZSTD):
@@ -294,7 +302,8 @@ def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what
     calm = jobs.calm(2, CHANGED)
     result, partly = killed_after_changes(jobs, rng, tmp_path / "images", before=[harness.PROGRAMS / "denied", what])
     assert result.out == calm.out and result.program_errors == b"", result.describe()
-    assert partly and not any(partly) and from_files(result), result.describe()
+    assert partly and not any(partly), result.describe()
+    came_about(from_files(result), result)
     assert all(event["written_bytes"] >= event["bytes"] - 4096 for event in result.of("image_written"))
 
 
@@ -333,7 +342,7 @@ def damage_version(path):
 
 
 def never_reached_the_disk(path):
-    """Long enough, but the file system had written some of it only."""
+    """The file has its length, but the file system had written only some of it."""
     size = path.stat().st_size
     os.truncate(path, size // 3)
     os.truncate(path, size)
@@ -402,13 +411,13 @@ def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, damage, why, opt
     calm = jobs.calm(2, *program("heat"), *LONG)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms", options=options)
-    assert until_written(job, 0)
-    assert until_written(job, 1)
+    reach_written(job, 0)
+    reach_written(job, 1)
     assert passes_over(job, directory, damage, why).out == calm.out
 
 
 def kill_filler(agent, patience=10):
-    """Kills the process that fills the memory of one that is being rebuilt, as soon as there is one; whether there was."""
+    """Kills the process that fills the memory of one being rebuilt, as soon as it exists; returns whether it did."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         for pid in fillers(agent):
@@ -422,12 +431,12 @@ def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program,
     large = ("1500", "1500", "1200")
     calm = jobs.calm(2, *program("heat"), *large)
     job = start(jobs, tmp_path / "images", 2, *program("heat"), *large, every="200ms")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     agent = agent_of(job, 0)
     kill_with_snapshots(job, 0)
     assert kill_filler(agent)
     result = job.wait().ok()
-    # It is missed when it is to be given the memory, or when it is to say that it has filled it.
+    # The filler is missed when it should get the memory, or when it should say that the memory is filled.
     lost = [event for event in result.of("image_lost") if re.search(r"\(system call (46|0)\)", event["reason"])]
     assert [event["rank"] for event in lost] == [0], result.describe()
     assert 0 < from_files(result)[0]["image"] < lost[0]["image"] and result.out == calm.out, result.describe()
@@ -436,7 +445,7 @@ def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program,
 def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     for path in files(directory, 0):
         damage_end(path)
     kill_with_snapshots(job, 0)
@@ -449,7 +458,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):
     survives_without_two_files(jobs, program, tmp_path / "images", length=LONG)
 
 
-# Asks the kernel's own code for the time as often as it can.
+# Asks the kernel's own code for the time as often as possible.
 CLOCKS = """
 import sys, time
 from mpi4py import MPI
@@ -465,11 +474,11 @@ print("rank", world.rank, "total", total)
 
 
 def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
-    """A job that goes on from files that come from one: the code that it gives its processes is not this one's. What it has printed, and the
-    job as it goes on."""
+    """A job that goes on from files of another kernel: the code that it gives to its processes is not this one's.
+    Returns its output so far, and the job that goes on."""
     command = [harness.PYTHON, "-c", CLOCKS, "25000"]
     job = start(jobs, directory, 2, *command, every="150ms", options=options, protocol="blocking")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     jobs.resurgo("suspend", job.process.pid).ok()
     assert job.wait().code == 75
     (own,) = directory.iterdir()
@@ -483,17 +492,17 @@ def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
 
 @pytest.mark.parametrize("options", [(), slow(*[ZSTD])], ids=["plain", "zstd"])
 def test_under_another_kernel(jobs, tmp_path, options):
-    """Also an image of such a life is good."""
+    """An image of such a life is good, too."""
     calm = jobs.calm(2, harness.PYTHON, "-c", CLOCKS, "25000")
     before, job = suspended_under_another_kernel(jobs, tmp_path / "images", options)
     life = 0
     for kills in (True, True, False):
-        assert job.until(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")  # noqa: B023
+        job.reach(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")  # noqa: B023
         (pid, life), known = job.lives()[0], len(written(job, 0))
         own = Path(f"/proc/{pid}/maps").read_text()
         assert "[vdso]" not in own and "[vvar" not in own, own
         if kills:
-            assert job.until(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
+            job.reach(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
             kill_with_snapshots(job, 0)
     result = job.wait().ok()
     assert by_rank(before + result.out) == by_rank(calm.out)
@@ -501,7 +510,7 @@ def test_under_another_kernel(jobs, tmp_path, options):
 
 
 def test_inside_of_another_kernels_code(jobs, tmp_path):
-    """A thread was there, which nothing can take the place of."""
+    """A thread was inside, and nothing can replace that."""
     _, job = suspended_under_another_kernel(jobs, tmp_path / "images", threads=1)
     result = job.wait()
     assert result.code == 1 and "while a thread was in that one's own code" in result.errors, result.describe()
@@ -511,7 +520,7 @@ def test_a_changed_program_is_named(jobs, program, tmp_path):
     copy = tmp_path / "program"
     shutil.copy(program("heat")[0], copy)
     job = start(jobs, tmp_path / "images", 2, copy, *LONG, every="300ms")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     os.utime(copy)
     kill_with_snapshots(job, 0)
     result = job.wait()
@@ -521,12 +530,12 @@ def test_a_changed_program_is_named(jobs, program, tmp_path):
 def test_files_come_and_go(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *HEAT, every="50ms")
-    assert until_written(job, 0, 5)
+    reach_written(job, 0, 5)
     (own,) = directory.iterdir()
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in own.iterdir()} <= {0o600}
     for _ in range(20):
-        assert len(files(directory, 0)) <= 3  # for a moment, between a new one and the end of the oldest
+        assert len(files(directory, 0)) <= 3  # briefly, between a new file and the end of the oldest
         time.sleep(0.01)
     job.wait().ok()
     assert not list(directory.iterdir())
@@ -575,7 +584,8 @@ def note_length(file):
 
 
 def shown_note(jobs, file):
-    """What the note of an image says: bytes printed, deliveries, and what was sent to and delivered from the other rank."""
+    """The content of an image's note: bytes printed, deliveries, and messages sent to and delivered from the other
+    rank."""
     shown = jobs.resurgo("image", "show", file).ok().text
     assert re.search(r"\nPMI        initialised; [1-9]\d* barriers, [1-9]\d* puts, [1-9]\d* gets, 0 commands", shown), shown
     printed = re.search(r"\nprinted    ([\d,]+) bytes on standard output, 0 bytes on standard error\n", shown)[1]
@@ -586,14 +596,15 @@ def shown_note(jobs, file):
 
 @pytest.mark.parametrize("end", ["\n", " "], ids=["short", "long"])
 def test_a_note_says_where_the_rank_was(jobs, tmp_path, end):
-    """The line that is being printed is part of it, so a note may be longer than its page."""
+    """The line being printed is part of the note, so the note may be longer than its page."""
     command = [harness.PYTHON, "-c", TALK.format(steps=20000, end=end)]
     calm = jobs.calm(2, *command)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *command, every="300ms", options=["--checkpoint-keep"])
-    assert until_written(job, 0) and until_written(job, 1)
+    reach_written(job, 0)
+    reach_written(job, 1)
     if end == " ":
-        assert job.until(lambda: any(note_length(file) > 4096 for file in files(directory, 0)), what="a long note")
+        job.reach(lambda: any(note_length(file) > 4096 for file in files(directory, 0)), what="a long note")
     notes = []
 
     def look():
@@ -601,9 +612,11 @@ def test_a_note_says_where_the_rank_was(jobs, tmp_path, end):
 
     kill_with_snapshots(job, 0, look)
     result = job.wait().ok()
-    assert result.out == calm.out and from_files(result), result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(from_files(result), result)
     printed, deliveries, sent, delivered = notes[0]
-    # A step is printed first, then its number is sent, and comes back; MPI's own beginning has a few messages more.
+    # The program prints a step first; then it sends its number and gets it back. MPI's own start has a few messages
+    # more.
     steps = calm.out[:printed].count(b"step")
     assert calm.out[:printed].endswith(end.encode()) and delivered == deliveries, notes
     assert delivered <= sent <= delivered + 1 and steps - 1 <= sent <= steps + 10, notes
@@ -613,7 +626,7 @@ def test_files_of_the_format_before_are_read(jobs, program, tmp_path):
     calm = jobs.calm(2, *program("heat"), *LONG)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="150ms", protocol="blocking")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     jobs.resurgo("suspend", job.process.pid).ok()
     assert job.wait().code == 75
     (own,) = directory.iterdir()
@@ -632,21 +645,22 @@ def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, progr
     calm = jobs.calm(2, *program("heat"), *HEAT)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *HEAT, every="50ms")
-    assert until_written(job, 0)
+    reach_written(job, 0)
     (own,) = directory.iterdir()
     for _ in range(5):
         job.until(lambda: (own / "rank-0.new").exists(), what="a file being written")
         kill_with_snapshots(job, 1 if job.over() else 0)
         time.sleep(0.1)
     result = job.wait().ok()
-    assert result.out == calm.out and from_files(result), result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(from_files(result), result)
 
 
 def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, program, tmp_path):
-    """Neither the file nor the pipe through which pages go to the disk."""
+    """It has neither the file nor the pipe through which pages go to the disk."""
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), "3000", "3000", "150", every="50ms")
-    assert until_written(job, 0, 1)
+    reach_written(job, 0, 1)
     (own,) = directory.iterdir()
     woken = 0
     for _ in range(5):
@@ -659,7 +673,7 @@ def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, 
         if not job.until(lambda count=count: len(lives(job, 0)) > count, what="the next life"):
             break
         woken += half_written and not lives(job, 0)[-1]["from_file"]
-        # It has some for a moment when its own next image is taken.
+        # It has some for a moment while its own next image is taken.
         job.until(lambda: not of_the_writer(job, 0), timeout=5, what="only its own descriptors")
     job.wait().ok()
     assert woken
@@ -673,7 +687,7 @@ def test_a_full_disk_costs_no_more_than_the_file(jobs, program, tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", directory], check=True)
     try:
         job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms")
-        assert job.until_event("image_not_written")
+        job.reach_event("image_not_written")
         job.kill([0])
         result = job.wait().ok()
     finally:
@@ -687,11 +701,11 @@ def test_a_directory_that_vanishes_costs_no_more_than_the_files(jobs, program, t
     calm = jobs.calm(2, *program("heat"), *HEAT)
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms")
-    assert until_written(job, 0, 1)
+    reach_written(job, 0, 1)
     shutil.rmtree(directory, ignore_errors=True)
     shutil.rmtree(directory, ignore_errors=True)
-    assert job.until_event("image_not_written")
-    job.kill([0])  # its snapshot is there
+    job.reach_event("image_not_written")
+    job.kill([0])  # its snapshot exists
     result = job.wait().ok()
     assert result.out == calm.out
 
@@ -709,7 +723,7 @@ NAMESPACE = ["unshare", "--user", "--map-root-user"]
 @ROOT_ONLY
 @pytest.mark.parametrize("user", [NOBODY, NAMESPACE, [*NOBODY, *NAMESPACE]], ids=["nobody", "namespace", "nobody's namespace"])
 def test_as_an_ordinary_user(jobs, program, user):
-    """Also as the one whom containers without root rights call root."""
+    """Also as the user that containers without root rights call root."""
     if subprocess.run([*user, "true"]).returncode != 0:
         pytest.skip("this machine allows no user namespaces")
     place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-user-XXXXXX"], text=True).strip())
@@ -724,9 +738,10 @@ def test_as_an_ordinary_user(jobs, program, user):
         if subprocess.run([*user, "test", "-x", harness.RESURGO]).returncode != 0:
             pytest.skip("another user cannot reach the build")
         job = jobs.command(command, env=env, events=events, cwd=place)
-        assert until_written(job, 1)
+        reach_written(job, 1)
         kill_with_snapshots(job, 1)
         result = job.wait().ok()
-        assert result.out == calm.out and from_files(result), result.describe()
+        assert result.out == calm.out, result.describe()
+        came_about(from_files(result), result)
     finally:
         shutil.rmtree(place)

@@ -35,7 +35,7 @@ def command(name, size, *more):
 
 
 def shape(text):
-    """The tables without their numbers: which benchmarks, which sizes, how many lines."""
+    """The tables without their numbers: the benchmarks, the sizes, and the number of lines."""
     lines = []
     for line in text.splitlines():
         if re.match(r"\s+\d", line):
@@ -64,7 +64,8 @@ def test_all_of_mpi1_on_four_ranks(jobs, library):
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 def test_long_aggregated_puts_on_mpich(jobs, protocol):
-    """Plain MPICH crashes here with MPIR_CVAR_CH4_OFI_ENABLE_RMA=0: long active messages must be fetched by remote reads."""
+    """Plain MPICH crashes here with MPIR_CVAR_CH4_OFI_ENABLE_RMA=0: it must fetch long active messages by remote
+    reads."""
     run = command("IMB-RMA", 2, "-msglog", "13:15", "Unidir_put")
     jobs.run(2, *run, protocol=protocol).ok()
 
@@ -87,7 +88,7 @@ def test_rank_0_is_killed(jobs, name, library):
 
 
 def test_another_rank_is_killed(jobs):
-    """Before the first times are sent all is well; afterwards the difference is found."""
+    """Before the ranks send their first times all is well; afterwards the job finds the difference."""
     run = command("IMB-MPI1", 2, *KILLED["IMB-MPI1"])
     calm = jobs.calm(2, *run)
     early = jobs.run(2, *run, options=["--fault", "rank=1,messages=12"]).ok()
@@ -105,8 +106,8 @@ def test_another_rank_is_killed(jobs):
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", SHORT)
 def test_everything(jobs, name, library, protocol, size):
-    """Every benchmark. The log keeps all that is sent, tens of gigabytes for 4 MiB each: under the protocol that logs
-    messages end at 512 KiB, and what does not fit into little memory goes to a file."""
+    """Every benchmark. The log keeps everything sent, tens of gigabytes for 4 MiB each. So under the protocol that
+    logs, messages end at 512 KiB, and what does not fit into little memory goes to a file."""
     env = harness.environment(**LIBRARIES[library])
     options = []
     run = command(name, 2, "-iter", "20")

@@ -1,47 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make install` and `make uninstall`; what the set-up asks for, on machines that lack things. Nothing is built here."""
+"""`make install` and `make uninstall`; and what the set-up asks for on machines that lack things. Nothing is built
+here."""
 
 import os
+import re
 import resource
 import shutil
 import signal
 import stat
 import subprocess
+import time
 
 import pytest
 
 import harness
 
 NEEDED = "sh env cat cmp cp chmod dirname grep id ls make mkdir mktemp mv rm rmdir sed sort stat python3 cc as ld".split()
+# Directories of an installation that other programs use, too.
+OF_ALL = {"share/man", "share/man/man1", "share/bash-completion", "share/bash-completion/completions", "share/zsh"}
+OF_ALL |= {"share/zsh/site-functions", "share/fish", "share/fish/vendor_completions.d"}
 
 
 def make(*words, **more):
-    """What has been built stays as it is."""
+    """Runs make so that what is built stays as it is."""
     command = ["make", "-s", "-o", "build", *map(str, words)]
     kept = {name: value for name, value in os.environ.items() if name not in ("PREFIX", "DESTDIR", "MAKEFLAGS")}
     return subprocess.run(command, cwd=harness.ROOT, env=kept, capture_output=True, text=True, timeout=30, **more)
 
 
 def modes(top):
-    """Of every file and directory."""
+    """The mode of every file and directory."""
     return {path: stat.S_IMODE(path.lstat().st_mode) for path in [top, *top.rglob("*")]}
 
 
 def test_installed_with_a_narrow_umask_and_a_space(jobs, program, tmp_path):
-    """Everybody can read it, it works, it is the same when installed again, and then it is gone."""
+    """Everybody can read it, it works, a second installation changes nothing, and then it is removed."""
     prefix = tmp_path / "it's a pre fix"
     done = make("install", f"PREFIX={prefix}", umask=0o077)
     assert (done.returncode, done.stderr) == (0, "") and f"{prefix}/bin/resurgo" in done.stdout, done
     found = modes(prefix)
-    programs = ["bin/resurgo", "lib/resurgo/libresurgo-fi.so", "lib/resurgo/resurgo-sim"]
+    programs = ["bin/resurgo", "lib/resurgo/libresurgo-fi.so", "lib/resurgo/libresurgo-ft.so", "lib/resurgo/resurgo-sim"]
     for path, mode in found.items():
         wanted = 0o755 if path.is_dir() or str(path.relative_to(prefix)) in programs else 0o644
         assert mode == wanted, (path, oct(mode))
     assert (prefix / "share/resurgo/bench/paper.py").is_file()
+    assert "checkpoint\\-every" in (prefix / "share/man/man1/resurgo-run.1").read_text()
+    assert (prefix / "share/fish/vendor_completions.d/resurgo.fish").is_file()
     assert jobs.command([prefix / "bin/resurgo", "run", "-n", "2", *program("hello")]).wait().ok().errors == ""
+    python = [prefix / "bin/resurgo", "run", "--ft", "-n", "2", harness.PYTHON, "-c", "from mpi4py import MPI; from resurgo import ft; print(ft.is_revoked(MPI.COMM_WORLD))"]
+    assert jobs.command(python).wait().ok().text == "False\n" * 2
+    assert (prefix / "include/resurgo/mpi_ext.F90").is_file()
     assert "gao-3" in jobs.command([prefix / "bin/resurgo", "bench"]).wait().ok().text
 
-    # Again: only what is not as it should be is touched.
+    # Again: only what is wrong is touched.
+    found = {path: mode for path, mode in modes(prefix).items() if "__pycache__" not in path.parts}
     places = {path: path.stat().st_ino for path in found}
     (prefix / "LICENSE of another").touch()
     (prefix / "bin/resurgo").chmod(0o700)
@@ -53,9 +65,88 @@ def test_installed_with_a_narrow_umask_and_a_space(jobs, program, tmp_path):
     done = make("uninstall", f"PREFIX={prefix}")
     assert done.returncode == 0 and done.stderr == f"install: {prefix}/lib/resurgo stays: something else is in it\n", done
     left = {str(path.relative_to(prefix)) for path in prefix.rglob("*")}
-    assert left == {"LICENSE of another", "bin", "lib", "lib/resurgo", "lib/resurgo/mine", "share", "share/doc"}
+    assert left == {"LICENSE of another", "bin", "include", "lib", "lib/resurgo", "lib/resurgo/mine", "share", "share/doc"} | OF_ALL
     done = make("uninstall", f"PREFIX={prefix}")
     assert done.returncode != 0 and "nothing is installed in" in done.stderr, done
+
+
+def test_installed_examples_find_what_is_installed(jobs, tmp_path):
+    prefix, built = tmp_path / "prefix", tmp_path / "built"
+    assert make("install", f"PREFIX={prefix}").returncode == 0
+    examples = prefix / "share/resurgo/examples"
+    command = ["make", "-s", "-C", examples, "c", f"MPICC={harness.MPICH / 'bin/mpicc'}", f"BUILD={built}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    for sweep in ([built / "sweep"], [harness.PYTHON, examples / "sweep.py"]):
+        command = [prefix / "bin/resurgo", "run", "--ft", "-n", "2", *sweep, "5", "50"]
+        assert jobs.command(command).wait().ok().text.startswith("sweep: 5 rounds")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    prefix = tmp_path_factory.mktemp("demo") / "prefix"
+    assert make("install", f"PREFIX={prefix}").returncode == 0
+    return prefix
+
+
+def demo(jobs, prefix, *words, **env):
+    """Runs the demonstration as a user of that installation would."""
+    result = jobs.command([prefix / "bin/resurgo", "demo", *words], env=harness.environment(**env)).wait(timeout=300)
+    if "the job was over before" in result.errors:
+        raise harness.Missed(result.describe())
+    return result
+
+
+def killed(text):
+    assert len(re.findall(r"^    \$ kill -9 \d+ +# rank 2, after ", text, re.MULTILINE)) == 2, text
+    assert "the job has ended with exit code 9; no result" in text and "resurgo: rank 2 restarted" in text
+    assert re.search(r"result, byte for byte:\n    plain.plate\n(    tcp.plate\n)?    calm.plate\n    killed.plate\n", text), text
+    assert "What it cost: plain MPICH took " in text and "rank 2 was away for " in text
+
+
+def test_the_demo_in_c(jobs, installed):
+    result = demo(jobs, installed, "--steps", "4000").ok()
+    assert "512 x 512, 4000 steps" in result.text and f"in C, built with {harness.MPICH}/bin/mpicc" in result.text
+    killed(result.text)
+
+
+def without_compiler(top, *programs):
+    """Of the environment with MPICH and mpi4py all but the compiler, and only these programs."""
+    venv = top / "venv"
+    (venv / "bin").mkdir(parents=True)
+    for name in ("lib", "pyvenv.cfg", "bin/python3", *programs):
+        (venv / name).symlink_to(harness.MPICH / name)
+    tools = top / "tools"
+    tools.mkdir()
+    for name in ("sh", "hostname"):
+        (tools / name).symlink_to(shutil.which(name))
+    return {"PATH": f"{venv}/bin:{tools}", "VIRTUAL_ENV": venv}
+
+
+def test_the_demo_in_python(jobs, installed, tmp_path):
+    env = without_compiler(tmp_path, "bin/mpiexec", "bin/hydra_pmi_proxy")
+    result = demo(jobs, installed, "--steps", "1000", **env).ok()
+    assert f"in Python, run by {env['VIRTUAL_ENV']}/bin/python3" in result.text
+    killed(result.text)
+
+
+def test_a_demo_without_mpi(jobs, installed, tmp_path):
+    result = demo(jobs, installed, PATH=tmp_path, VIRTUAL_ENV=None)
+    why = "resurgo: demo: there is no mpicc on the search path; there is no python3; pip install mpich, in an active virtual environment, gives one\n"
+    assert (result.code, result.text, result.errors) == (1, "", why)
+    result = demo(jobs, installed, "--steps", "many")
+    assert (result.code, result.errors) == (2, "resurgo: demo: --steps must be a number from 1000 to 10000000\n")
+
+
+def test_a_demo_that_is_interrupted(jobs, installed, tmp_path):
+    """Without mpiexec it begins with Resurgo."""
+    env = harness.environment(**without_compiler(tmp_path))
+    job = jobs.command([installed / "bin/resurgo", "demo", "--steps", "100000"], env=env)
+    job.reach(lambda: b"runs under plain MPICH are left out" in job.out.read_bytes() and b"$ resurgo run" in job.out.read_bytes(), what="the first run")
+    time.sleep(0.5)
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait()
+    assert (result.code, result.errors) == (1, "resurgo: demo: interrupted\n")
 
 
 def test_installed_for_a_package(tmp_path):
@@ -75,13 +166,13 @@ def test_a_prefix_that_cannot_be(prefix, words):
 
 
 def small_files():
-    """As a full disk, for what writes without asking; it is told so instead of being killed."""
+    """Like a full disk: a program that writes gets an error instead of being killed."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
 def test_a_full_disk_leaves_nothing_half_done(tmp_path):
-    """A file of a later version replaces the former one as a whole or not at all."""
+    """A later version's file replaces the former one as a whole or not at all."""
     prefix = tmp_path / "prefix"
     (prefix / "lib/resurgo").mkdir(parents=True)
     former = prefix / "lib/resurgo/libresurgo-fi.so"
@@ -92,7 +183,7 @@ def test_a_full_disk_leaves_nothing_half_done(tmp_path):
 
 
 class Machine:
-    """One with only some programs, a home that is empty, and the Python environments that are here."""
+    """A machine with only some programs, an empty home, and the Python environments of this one."""
 
     def __init__(self, top):
         self.bin, self.home = top / "bin", top / "home"
@@ -128,7 +219,7 @@ def test_rust_that_is_missing_or_old_is_one_sentence(machine, target):
     machine.cargo("1.63.0")
     code, out, errors = run()
     assert errors == [f"setup: cargo 1.63.0 (0123456 2026-01-01) is too old: {needs}{rustup}"], errors
-    # rustup has brought a new one, which comes after it.
+    # rustup has brought a new one, which comes after it in the path.
     machine.cargo("2.0.0", machine.home / ".cargo/bin")
     code, out, errors = run()
     assert code != 0 and errors[0].endswith("this brings it: export PATH=$HOME/.cargo/bin:$PATH"), errors
@@ -136,7 +227,7 @@ def test_rust_that_is_missing_or_old_is_one_sentence(machine, target):
 
 
 def test_the_demo_needs_no_fortran(machine):
-    """Nor anything of Debian's; the tests do."""
+    """It needs nothing of Debian's either; the tests do."""
     machine.cargo("1.95.1")
     assert machine.run("scripts/setup.sh", "demo") == (0, f"setup: ready: {harness.DEPS}\n", [])
     assert machine.run("scripts/setup.sh", "toolchain") == (0, "", [])
@@ -144,7 +235,7 @@ def test_the_demo_needs_no_fortran(machine):
     assert code != 0 and "gfortran" in errors[0] and "gcc" not in errors[0], errors
     code, out, errors = machine.run("make", "-s", "-n", "-C", "tests/programs", f"BUILD={machine.home}", f"{machine.home}/heat")
     assert code == 0 and "Fortran" not in out and errors == [], (out, errors)
-    # Without headers it cannot be built.
+    # Without its headers, no program can be built for it.
     (machine.bin / "cc").unlink()
     code, _, errors = machine.run("scripts/setup.sh", "demo")
     assert code != 0 and errors[0].endswith("(Debian's names): gcc libc6-dev"), errors

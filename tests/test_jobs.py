@@ -18,7 +18,7 @@ import harness
 import survival
 from harness import RESURGO
 
-# Says that it runs and then waits without a word, until the file that it is given is there.
+# Says that it runs, then waits silently until the given file exists.
 QUIET = """
 import os, sys, time
 from mpi4py import MPI
@@ -35,20 +35,15 @@ print("done", world.rank)
 @pytest.fixture
 def quiet(jobs):
     """Starts a quiet job, and makes it end."""
-    go = jobs.directory / "go"
+    begin = harness.held(jobs, QUIET, size=2)
+    end = begin.end
 
-    def begin(size=2, **more):
-        job = jobs.start(size, harness.PYTHON, "-c", QUIET, go, **more)
-        job.until(lambda: job.out.read_bytes().count(b"ready") == size, what="the ranks to be ready")
-        return job
-
-    def end(job):
-        go.touch()
-        result = job.wait().ok()
+    def end_whole(job):
+        result = end(job)
         assert result.text.count("done") == result.text.count("ready"), result.describe()
         return result
 
-    begin.end = end
+    begin.end = end_whole
     return begin
 
 
@@ -64,7 +59,7 @@ def ask(jobs):
 
 
 def rows(text):
-    """The table's lines by job numbers. As root, other users' jobs are there, too."""
+    """The table's lines by job number. As root, other users' jobs are listed, too."""
     header, *lines = text.splitlines()
     assert header.split() == ["JOB", "RANKS", "PROTOCOL", "TIME", "RESTARTS", "IMAGES", "LAST", "COMMAND"]
     return {int(line.split()[0]): line for line in lines}
@@ -113,7 +108,7 @@ def test_images_on_a_signal(quiet, protocol, images):
 
 @pytest.mark.parametrize("protocol, said", [("pessimistic", "1 image is still to be taken"), ("blocking", "a wave is being taken")])
 def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
-    """While a rank does not answer; and nothing of it is left on the line in the end."""
+    """While a rank does not answer, the terminal shows progress; in the end nothing of it stays on the line."""
     job = quiet(2, protocol=protocol)
     number = job.process.pid
     job.kill([1], signal.SIGSTOP)
@@ -127,7 +122,7 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
             job.kill([1], signal.SIGCONT)
         answer, _ = asking.communicate(timeout=10)
     os.close(terminal)
-    with contextlib.suppress(OSError):  # EIO: there is nothing more
+    with contextlib.suppress(OSError):  # EIO: nothing more will come
         while more := os.read(own, 1000).decode():
             shown += more
     os.close(own)
@@ -172,7 +167,7 @@ def test_there_are_no_images_without_a_protocol(quiet, ask):
 
 
 def test_what_can_have_no_image_is_said(jobs):
-    """After several attempts: whoever waits for the answer hears why there is none. The job goes on."""
+    """After several attempts the waiting user hears why there is no image. The job goes on."""
     script = (
         "import socket, time; from mpi4py import MPI; s = socket.create_server(('127.0.0.1', 0)); "
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
@@ -192,12 +187,16 @@ def test_what_can_have_no_image_is_said(jobs):
     [("pessimistic", "no image can be taken: rank 1: "), ("blocking", "no wave can be taken: rank 0 has finished")],
 )
 def test_after_a_rank_has_finished(jobs, protocol, answer):
-    """It needs no image; there can be no wave any more. The other has left MPI and can have none either."""
+    """The finished rank needs no image, and no wave is possible any more. The other has left MPI and can have no image
+    either."""
     script = "import os, time; from mpi4py import MPI; MPI.Finalize(); time.sleep(100 * int(os.environ['RESURGO_RANK']))"
     job = jobs.start(2, harness.PYTHON, "-c", script, protocol=protocol)
     if job.until_event("finished", rank=0):
-        result = jobs.resurgo("checkpoint", job.process.pid, timeout=20)
-        assert result.code == 1 and answer in result.errors, result.describe()
+        # The other one may not have left MPI yet.
+        answers = []
+        asked = lambda: answers.append(jobs.resurgo("checkpoint", job.process.pid, timeout=20)) or answers[-1].code == 1
+        job.reach(asked, what="a refusal")
+        assert answer in answers[-1].errors, answers[-1].describe()
         job.process.terminate()
         job.wait(10)
 
@@ -216,7 +215,7 @@ def test_several_jobs(quiet, ask):
 
 
 def test_many_ask_at_once(jobs, quiet):
-    """Also some who do not wait for the answer."""
+    """Some of them do not wait for the answer."""
     job = quiet(2)
     asking = [jobs.command([RESURGO, "checkpoint", job.process.pid]) for _ in range(20)]
     for one in asking[::5]:
@@ -249,7 +248,7 @@ def test_wrong_arguments(ask, arguments, words):
 
 @pytest.fixture
 def somebody():
-    """The arguments of Popen that make another user of us."""
+    """Arguments of Popen with which the process runs as another user."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     if subprocess.run([RESURGO, "--version"], user=65534, group=65534, extra_groups=[], capture_output=True).returncode:
@@ -258,7 +257,7 @@ def somebody():
 
 
 def test_no_job(somebody):
-    """As a user who has none."""
+    """As a user without jobs."""
     run = lambda *words: subprocess.run([RESURGO, *words], **somebody, capture_output=True, text=True, timeout=5)
     table = run("ps")
     assert table.returncode == 0 and rows(table.stdout) == {}
@@ -267,7 +266,7 @@ def test_no_job(somebody):
 
 
 def test_another_users_job(quiet, somebody):
-    """It is not listed, and whoever connects to it all the same is not heard."""
+    """It is not listed, and whoever connects to it anyway is not heard."""
     job = quiet(1)
     number = job.process.pid
     for words in (["checkpoint", str(number)], ["kill", str(number)]):
@@ -289,7 +288,7 @@ def test_another_users_job(quiet, somebody):
     quiet.end(job)
 
 
-# Listens as {name} and gives every request {answer}: text as a frame, bytes as they are.
+# Listens as {name} and answers every request with {answer}: text as a frame, bytes as they are.
 HOSTILE = """
 import os, socket, sys, threading, time
 socks = []
@@ -320,7 +319,7 @@ while True:
 
 @pytest.fixture
 def hostile(somebody):
-    """Starts sockets of another user that look like those of jobs, most of them like jobs of its own."""
+    """Starts sockets of another user that look like jobs' sockets, most of them like its own jobs'."""
     running = []
 
     def begin(answer, names=(b"resurgo/65534/PID/x",), again=False, backlog=10):
@@ -353,10 +352,12 @@ def is_clean(text):
 
 
 def test_hostile_sockets_are_no_jobs(jobs, quiet, ask, hostile):
-    """Nobody else's socket is listed under our name; those of others, as root sees them, neither hang nor break anything."""
+    """No other user's socket is listed under our name. Root sees others' sockets, and they neither hang nor break
+    anything."""
     job, stopped = quiet(1), quiet(1)
     own, number = os.geteuid(), job.process.pid
-    # Under our user's name, under the very name of a job, many for one process, no text at all, a line of its own.
+    # Sockets under our user's name, under a job's very name, many for one process, without text, with a line of its
+    # own.
     false = hostile(
         status(),
         [
@@ -415,7 +416,7 @@ def test_what_a_hostile_job_answers_is_cleaned(ask, hostile, verb):
 @pytest.mark.soak
 @pytest.mark.parametrize("verb, seconds", [("kill", 10), ("checkpoint", 60), ("suspend", 60)])
 def test_a_job_that_does_not_answer_is_not_waited_for(jobs, quiet, verb, seconds):
-    """Its launcher has been stopped; what it was told it does when it goes on."""
+    """Its launcher is stopped; it carries out the order when it goes on."""
     job = quiet(1)
     job.process.send_signal(signal.SIGSTOP)
     try:

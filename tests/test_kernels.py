@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels: one verification value for a class on any number of ranks; what they do not run on, they say."""
+"""The kernels: one verification value for each class on any number of ranks. If they cannot run on a number, they say
+so."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks killed by SIGKILL at random moments: the answer is that of an undisturbed run, byte for byte."""
+"""SIGKILL to ranks at random moments: the answer is that of an undisturbed run, byte for byte."""
 
 import time
 
@@ -14,7 +14,7 @@ SOME = ["heat", "master_worker", "comm_churn", "messages", "rma_halo", "mpiio", 
 PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [slow(2), 4])
 @pytest.mark.parametrize("name", SOME)
 def test_random_kills(jobs, program, rng, kills, name, size):
     entry, command = BY_NAME[name], program(name)
@@ -83,7 +83,7 @@ def test_kills_in_the_first_moments(jobs, program, rng, kills):
         assert by_rank(job.wait().ok().out) == by_rank(calm.out)
 
 
-# Rank 0 answers and computes at once; rank 1 tells how long it waited for the answer at most, in milliseconds.
+# Rank 0 answers and computes at once. Rank 1 prints its longest wait for the answer, in milliseconds.
 ANSWERS = """
 import time
 from mpi4py import MPI
@@ -107,7 +107,8 @@ if comm.rank:
 
 
 def test_what_a_rank_holds_leaves_also_while_it_computes(jobs):
-    """As soon as the event logger has what was delivered before, or the agent sees that it does not leave by itself."""
+    """As soon as the event logger has the deliveries before it, or the agent sees that the message does not leave by
+    itself."""
     result = jobs.run(2, harness.PYTHON, "-c", ANSWERS, protocol="pessimistic", options=["--tolerate", "node"]).ok()
     assert int(result.out) < 250, result.describe()
 

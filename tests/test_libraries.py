@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, Debian's name for MPICH."""
+"""The same programs on other MPI libraries: Intel's own, the MPI-5 standard interface, and Debian's name for MPICH."""
 
 import subprocess
 import sysconfig
@@ -10,7 +10,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, slow
+from harness import MANY, by_rank, came_about, slow
 from survival import began_from_images, every
 from test_image_files import kill_with_snapshots
 
@@ -53,7 +53,7 @@ def written(job):
 @pytest.mark.parametrize("protocol", [slow("pessimistic"), "blocking", slow("auto"), slow("hierarchical")])
 @pytest.mark.parametrize("name", ["cg", slow("master_worker")])
 def test_images_on_intel_mpi(jobs, program, rng, kills, name, protocol, tmp_path):
-    """In memory, and in files: a rank is also killed with all that sleeps."""
+    """In memory, and in files: a rank is also killed together with its sleeping images."""
     command = [*program(name), *{"cg": ("512", "1500"), "master_worker": ("60000", "3000")}[name]]
     calm = jobs.calm(3, *command, env=intel())
     groups = ["--group-size", "2"] if protocol == "hierarchical" else []
@@ -71,7 +71,7 @@ def test_images_on_intel_mpi(jobs, program, rng, kills, name, protocol, tmp_path
             job.kill([victim])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result) and any(life["from_file"] for life in result.of("started")), result.describe()
+    came_about(began_from_images(result) and any(life["from_file"] for life in result.of("started")), result)
 
 
 @pytest.mark.intel
@@ -126,7 +126,7 @@ def test_a_library_that_does_without_us_is_noticed_and_named(jobs, size):
     assert result.text == "initialised\n" * size
     (warning,) = result.of("pmi_trouble")
     assert "libmpich.so.12" in warning["text"] and "UCX" in warning["text"]
-    # The same by the library that is ours.
+    # The same with our library.
     jobs.run(size, harness.PYTHON, "-c", BESIDE, harness.MPICH / "lib/libmpi.so.12").ok()
 
 
@@ -155,7 +155,7 @@ PyMODINIT_FUNC PyInit_solver(void) { return PyModule_Create(&module); }
 
 @pytest.fixture
 def extension(tmp_path):
-    """Makes `main.py`; the module `helper` that it imports; and the extension `fast.solver` that this imports."""
+    """Makes `main.py`, the module `helper` that it imports, and the extension `fast.solver` that this imports."""
     include = sysconfig.get_paths()["include"]
     if not Path(include, "Python.h").exists():
         pytest.skip("needs Python's headers")
@@ -178,7 +178,7 @@ RPATH = "-Wl,--disable-new-dtags,-rpath,"
 
 @pytest.mark.skipif(not DEBIAN, reason="needs Debian's libmpich12")
 def test_an_extension_module_is_led_to_our_library(jobs, extension):
-    """It is linked with Debian's, and imported by a module of the script's directory."""
+    """It is linked with Debian's library, and a module in the script's directory imports it."""
     script, made = extension(DEBIAN[0])
     told = jobs.resurgo("doctor", harness.PYTHON, script).ok().text
     assert f"{made} asks for libmpich.so.12" in told and "serves instead" in told and "protected    yes" in told
@@ -206,7 +206,7 @@ def test_an_extension_module_that_cannot_be_protected_is_named(jobs, extension, 
         assert result.code == 2 and not result.out, result.describe()
         assert what in result.errors and result.errors.startswith(f"resurgo: {made} asks for "), result.describe()
     assert said["doctor"].errors == said["run"].errors
-    # If it is only perhaps loaded, that is a note.
+    # If Python may load it, there is a note.
     extension(library, f"{RPATH}{library.parent}", helper="def solve():\n    import fast.solver\nsolve = lambda: 7\n")
     told = jobs.resurgo("doctor", harness.PYTHON, script).ok().text
     assert f"note         a module that may be loaded cannot be protected: {made} asks for" in told

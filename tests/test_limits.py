@@ -7,13 +7,13 @@ import signal
 import pytest
 
 import harness
-from harness import by_rank, slow
+from harness import by_rank, came_about, slow
 
 # transpose: rounds of all-to-all, 64 x 64 blocks of 8 bytes between each pair: 4 ranks send some 25 MB in all.
 BUSY = ["64", "200"]
 
 
-# A socket to itself: there can be no image of this rank, and what it is sent is kept.
+# A socket to itself: this rank can have no image, and messages to it are kept.
 NO_IMAGE = """
 import socket
 from mpi4py import MPI
@@ -28,7 +28,7 @@ for number in range(200):
 
 @pytest.mark.parametrize("tolerate", ["process", slow("node")])
 def test_the_bound_is_reached(jobs, tolerate):
-    """Where there are no images that would let the log forget."""
+    """There are no images that would let the log forget."""
     options = ["--log-memory", "4M", "--tolerate", tolerate]
     result = jobs.run(2, harness.PYTHON, "-c", NO_IMAGE, protocol="pessimistic", options=options, timeout=60)
     assert result.code == 119, result.describe()
@@ -41,16 +41,16 @@ def test_images_let_the_log_forget_where_nodes_may_be_lost(jobs, program, protoc
     options = ["--log-memory", "4M", "--tolerate", "node", "--fault", "random,seed=5,mean=200ms,count=4"]
     result = jobs.run(4, *program("transpose"), *BUSY, protocol=protocol, options=options, timeout=60).ok()
     assert result.out == calm.out
-    assert result.of("log_fills") and result.of("checkpointed"), result.describe()
+    came_about(result.of("log_fills") and result.of("checkpointed"), result)
 
 
 def test_images_let_the_log_forget(jobs, program):
-    """A log that fills asks for images by itself, also while ranks are killed."""
+    """A log that fills asks for images by itself, even while ranks are killed."""
     calm = jobs.calm(4, *program("transpose"), *BUSY)
     options = ["--log-memory", "4M"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
-    assert result.of("log_fills") and result.of("wave_complete"), result.describe()
+    came_about(result.of("log_fills") and result.of("wave_complete"), result)
     options += ["--fault", "random,seed=5,mean=200ms,count=4"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
@@ -78,7 +78,7 @@ def test_a_replay_from_the_file(jobs, program):
 
 
 def test_protocol_none_keeps_no_log(jobs, program):
-    """A small bound is enough when nothing has to be kept."""
+    """A small bound is enough when nothing must be kept."""
     result = jobs.run(4, *program("transpose"), *BUSY, protocol="none", options=["--log-memory", "4M"], timeout=60)
     result.ok()
 
@@ -102,8 +102,8 @@ def test_the_disk_is_full(jobs, program):
     [("128k", "pessimistic"), ("4k", "pessimistic"), slow("128k", "causal"), slow("4k", "causal")],
 )
 def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
-    """From the beginning, or soon. It goes on without its file, and says so; if it dies then, ranks tell the next one what they
-    have."""
+    """From the beginning, or soon. The logger goes on without its file, and says so. If it dies then, ranks tell the
+    next one what they have."""
     heat = [*program("heat"), "100", "100", "6000"]
     calm = jobs.calm(3, *heat)
     small = jobs.directory / "small"
@@ -115,9 +115,9 @@ def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
         f"TMPDIR={small} exec {harness.RESURGO} run -n 3 {options} {' '.join(map(str, heat))}"
     )
     job = jobs.command(["unshare", "--mount", "bash", "-c", line], events=events)
-    assert job.until_event("event_logger_without_journal")
-    assert job.until(lambda: len(job.lives()) == 3, what="the ranks") and job.kill([1])
-    assert job.until_event("caught_up", rank=1)
+    job.reach_event("event_logger_without_journal")
+    assert job.reach(lambda: len(job.lives()) == 3, what="the ranks") and job.kill([1])
+    job.reach_event("caught_up", rank=1)
     (first,) = (event["pid"] for event in job.events if event["event"] == "event_logger_started")
     os.kill(first, signal.SIGKILL)
     result = job.wait(60).ok()
@@ -127,7 +127,7 @@ def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
 
 
 def test_memory_per_rank_when_idle(jobs, program):
-    """Beyond plain MPICH, under 64 MiB a rank: looked at in the middle of a quiet job."""
+    """Beyond plain MPICH: under 64 MiB a rank, measured in the middle of a quiet job."""
     command = program("crash") + ["99", "kill", "0", "always", "100000000"]
 
     def private_memory(job):

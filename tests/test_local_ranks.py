@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the node's ranks a rank is: by the environment, as under mpiexec; by MPI, for which every rank is alone."""
+"""Which of the node's ranks a rank is. The environment says it as under mpiexec; for MPI every rank is alone."""
 
 import pytest
 
@@ -9,7 +9,7 @@ OTHERS = {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PALS_LOCAL_RANK
 
 
 def test_the_environment_tells_the_local_rank(jobs):
-    """Leftovers of other launchers do not count, and Slurm's own variable is that of the rank where there is one."""
+    """Leftovers of other launchers do not count. Slurm's own variable, where it exists, is that of the rank."""
     show = ["sh", "-c", "env | grep -E '^(MPI_LOCAL|PALS_|OMPI_|SLURM_)' | sed \"s/^/rank $PMI_RANK /\""]
     left = {"PALS_LOCAL_RANKID": "7", "MPI_LOCALRANKID": "7", "OMPI_COMM_WORLD_RANK": "7"}
     lines = jobs.run(3, *show, env=harness.environment(**left, SLURM_LOCALID="0")).ok().text.splitlines()
@@ -22,7 +22,7 @@ def test_the_environment_tells_the_local_rank(jobs):
 
 @pytest.mark.parametrize("protocol", ["pessimistic", harness.slow("blocking")])
 def test_for_mpi_every_rank_is_alone_on_its_node(jobs, program, protocol):
-    """So a window in shared memory is one of a rank alone, with kills too, and one of several ranks is an error."""
+    """So a window in shared memory works for a rank alone, even with kills; for several ranks it is an error."""
     options = ["--fault", "rank=1,messages=300", "--fault", "rank=0,messages=700"]
     result = jobs.run(3, *program("shared_window.py"), protocol=protocol, options=options).ok()
     assert result.restarts == 2 or protocol == "blocking" and result.restarts, result.describe()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other programs that ranks start: an MPI job inside a rank is a job of its own, and sees nothing of the outer one."""
+"""Programs that ranks start: an MPI job inside a rank is a job of its own, and sees nothing of the outer one."""
 
 import pytest
 
@@ -29,13 +29,14 @@ def test_a_job_inside_a_rank(jobs, program, plain, how, protocol):
 
 
 def test_both_lives_of_a_rank_start_one(jobs, program):
-    """The rank that started the inner job is killed, and starts it again in its replay; what that prints is printed once."""
+    """The rank that started the inner job is killed, and starts it again in its replay. The inner job's output appears
+    once."""
     nested = program("nested")
     done, go = jobs.directory / "done", jobs.directory / "go"
     inside = f"{INNER['mpiexec']} {nested[0]}; touch {done}; while ! [ -e {go} ]; do sleep 0.05; done"
     job = jobs.start(3, *nested, inside, protocol="pessimistic")
     job.until(done.exists, what="the inner job")
-    assert job.kill([0]) == [0] and job.until_event("started", rank=0, life=2)
+    assert job.kill([0]) and job.reach_event("started", rank=0, life=2)
     go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == [
@@ -56,7 +57,8 @@ def test_children_find_neither_variables_nor_descriptors_of_the_job(jobs, progra
 
 
 def test_what_a_wrapper_starts_before_the_program_is_refused_with_what_to_do(jobs, program):
-    """Its variables and descriptors must reach the program through the wrapper, and so reach others, too."""
+    """The wrapper must pass the rank's variables and descriptors on to the program, and so passes them to others,
+    too."""
     nested = program("nested")[0]
     result = jobs.run(1, "sh", "-c", f"{harness.MPICH}/bin/mpiexec -n 2 {nested} || exec {nested} 'true'", timeout=30).ok()
     assert "is not that rank, but has its variables; to run MPI of its own there" in result.errors

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images with `--tolerate node`: what a killed rank had delivered since its newest image is collected from event loggers and from
-whoever depends on it; what images cover is forgotten by senders, event loggers and antecedence graphs."""
+"""Images with `--tolerate node`. A killed rank collects what it had delivered since its newest image from event loggers
+and from the ranks that depend on it. Senders, event loggers and antecedence graphs forget what images cover."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from catalogue import arguments
-from harness import MANY, by_rank, slow
+from harness import MANY, by_rank, came_about, in_time, slow
 from survival import (
     LONG,
     PROGRAMS,
@@ -50,24 +50,24 @@ def in_ways(ways):
     return pytest.mark.parametrize("way", ways, ids=short)
 
 
-@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::2], *(slow(*way) for way in WAYS[1::2]), slow("pessimistic", 1, "rma_halo"),
+@pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::3], *(slow(*way) for number, way in enumerate(WAYS) if number % 3), slow("pessimistic", 1, "rma_halo"),
                                                       slow("pessimistic", 2, "master_worker")])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
     way = PESSIMISTIC if reduction == "pessimistic" else node(reduction, loggers)
     result = survive(jobs, rng, command, entry, 4, kills or 4, expected, [*way, *every("60ms")])
-    assert result.of("checkpointed"), result.describe()
+    came_about(result.of("checkpointed"), result)
 
 
 @in_ways([slow(PESSIMISTIC), node("vcausal", 0), node("manetho", 1)])
 @pytest.mark.parametrize("name", ["cg", slow("lu"), slow("mpiio"), slow("futures_pi.py")])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, way, name):
-    """So often that most kills fall into one."""
+    """Images are so frequent that most kills fall into one."""
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 3)
     result = survive(jobs, rng, command, entry, 3, kills or 8, expected, [*way, *every("20ms")])
-    assert result.of("checkpointed"), result.describe()
+    came_about(result.of("checkpointed"), result)
 
 
 @in_ways(THREE)
@@ -78,7 +78,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program, way):
 @in_ways([slow(PESSIMISTIC), node("vcausal", 0), slow(node("logon", 1))])
 @pytest.mark.parametrize("victims", [slow([1]), [0, 1, 2]], ids=["one", "all"])
 def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
-    """Also all at once: what only the images of the dead know is known."""
+    """Also all at once: even what only the images of the dead know is known."""
     again_as_soon_as_back(jobs, program, rng, victims, "30000", way)
 
 
@@ -96,19 +96,21 @@ def test_images_keep_graphs_small(jobs, program):
         jobs.run(4, *program("crash"), "99", "kill", "0", "always", "20000", options=options).ok()
         total = json.loads(file.read_text())["total"]
         kept[bool(images)] = total["largest_graph"] / total["deliveries"]
-    assert kept[False] > 0.9 and kept[True] < 0.5, kept
+    assert kept[False] > 0.9, kept
+    # How soon images come depends on what else the machine does.
+    in_time(kept[True] < 0.5, kept)
 
 
 @in_ways(TWO)
 def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
-    """It begins empty, as its file is lost, and a rank is killed when all have told it."""
+    """The new logger begins empty, as its file is lost. A rank is killed when all ranks have told the logger."""
     job = ring(jobs, program, 3, "checkpointed", options=[*MANY, *way, *every("100ms")])
     time.sleep(0.5)
     before = logger_of(job)
     os.truncate(journal_of(job), 0)
     kill_logger(job)
     job.until(lambda: logger_of(job) != before, what="another event logger")
-    # Until all have told it what it has not, a rank that is lost ends the job.
+    # Until all ranks have told it what it lacks, losing a rank ends the job.
     time.sleep(1)
     for victims in ([1], [0, 2]):
         job.kill(victims)
@@ -121,7 +123,7 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
 
 
 def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program):
-    """It has been appended in full, and is whole still."""
+    """The logger has appended everything once more, and the file is whole."""
     job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "700000", options=[*MANY, *node("manetho", 1), *every("100ms")])
     job.until_event("event_logger_started")
     logger, file = logger_of(job), journal_of(job)
@@ -149,7 +151,8 @@ def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
         if not job.until(lambda before=before: logger_of(job) != before, what="another event logger"):
             break
     result = job.wait().ok()
-    assert result.of("event_logger_lost") and by_rank(result.out) == by_rank(calm.out), result.describe()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+    came_about(result.of("event_logger_lost"), result)
 
 
 @in_ways(TWO)
@@ -169,7 +172,7 @@ def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):
 
 
 def test_an_event_logger_that_stands_still_stops_no_rank_for_long(jobs, program):
-    """What a rank has delivered does not become stable."""
+    """A rank's deliveries do not become stable."""
     job = jobs.start(2, *program("crash"), *LONG, options=PESSIMISTIC)
     job.until(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
@@ -183,7 +186,7 @@ def test_images_on_request(jobs, program, way):
 
 @in_ways(TWO)
 def test_without_the_dispatcher(jobs, program, way):
-    """Nothing stays behind, sleeping images and event loggers neither (the fixture sees to it)."""
+    """Nothing stays behind, not even sleeping images and event loggers (the fixture checks that)."""
     without_the_one_or_the_other(jobs, program, "dispatcher", "checkpointed", options=way)
 
 

@@ -12,7 +12,7 @@ import harness
 import test_imb as imb
 import test_lammps as lammps
 import test_mpi4py as mpi4py
-from harness import MANY, storm
+from harness import MANY, came_about, storm
 from survival import every
 from test_nodes import agents
 
@@ -99,16 +99,19 @@ def test_mpi4py_with_kills_of_ranks(jobs, rng, kills, protocol):
     job = mpi4py.run_suite(jobs.start, 4, "-i", SOME, options=options, protocol=protocol)
     print(storm(job, rng, kills or 6, 12))
     failed, ran = mpi4py.verdicts(result := job.wait(160))
-    assert not failed and len(ran) == 1 and int(ran.pop()) > 100 and result.restarts > 0, result.describe()
+    assert not failed and len(ran) == 1 and int(ran.pop()) > 100, result.describe()
+    came_about(result.restarts > 0, result)
 
 
 def loses_a_node(jobs, rng, size, line, protocol):
     """A job on three nodes loses one at a random moment, and goes on."""
     options = ["--nodes", "3", "-ppn", "1", "--lease", "2s", *MANY, *every("500ms")]
     job = jobs.start(size, *line, options=options, protocol=protocol)
-    assert job.until(lambda: len(job.lives()) == size)
+    job.reach(lambda: len(job.lives()) == size)
     time.sleep(rng.uniform(0.3, 3))
-    os.kill(rng.choice(agents(job)), rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+    if not (there := agents(job)):
+        pytest.skip("it was over before")
+    os.kill(rng.choice(there), rng.choice([signal.SIGKILL, signal.SIGSTOP]))
     result = job.wait(160).ok()
     assert len(result.of("node_lost")) == 1, result.describe()
     return result

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do not repeat themselves are found out: an error, never a silently wrong answer."""
+"""Programs that do not repeat themselves are detected: an error, never a silently wrong answer."""
+
+import os
+import signal
+import time
 
 import pytest
+
+import harness
+from harness import in_time, slow
+from test_nodes import agents
 
 pytestmark = pytest.mark.protocol("pessimistic")
 
@@ -38,10 +46,54 @@ def test_other_destinations_are_detected(jobs, program):
 
 
 def test_a_wait_for_what_cannot_come_is_detected(jobs, program):
-    """Nothing new is delivered before the last sends are repeated, and the victim does not repeat them before it has got something."""
+    """No rank delivers anything new before the last sends are repeated, and the victim repeats them only after it gets
+    something."""
     result = run(jobs, program, "order")
     assert result.code != 0 and "done" not in result.text, result.describe()
     assert "rank 1 waits for a message before it has repeated its last sends (1 of them)" in result.errors, result.describe()
+
+
+RING = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+other, when = 3 - world.rank, 20
+for k in range(400 if world.rank else 0):
+    waits = k == when and os.path.exists(sys.argv[1])
+    if not waits:
+        world.send(k, other)
+    assert world.recv(source=other) == k
+    if waits:
+        world.send(k, other)
+    if k == 2 * when and world.rank == 1:
+        open(sys.argv[1], "w").close()
+    if k > 2 * when:
+        time.sleep(0.01)
+world.Barrier()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "causal", slow("hierarchical")])
+def test_a_ring_of_waits_on_two_nodes_is_detected(jobs, tmp_path, protocol):
+    """Two ranks of a lost node go to two others. In later lives each waits for the other's message before it sends."""
+    (script := tmp_path / "ssh").write_text('#!/bin/sh\nshift 6\nexec sh -c "$*"\n')
+    script.chmod(0o755)
+    (file := tmp_path / "ring.py").write_text(RING)
+    hosts = ["-hosts", "localhost:1,a.invalid:2,b.invalid:1,c.invalid:1", "--spares", "2", "-launcher-exec", script]
+    options = [*hosts, "--lease", "4s", "--tolerate", "node"]
+    marker = tmp_path / "marker"
+    job = jobs.start(3, harness.PYTHON, file, marker, options=options, protocol=protocol)
+    job.reach(marker.exists)
+    time.sleep(0.5)  # Event loggers have what was received by then.
+    there = job.lives()[1][0]
+    (victim,) = [pid for pid in agents(job) if pid == harness.parent_of(there)]
+    os.kill(victim, signal.SIGKILL)
+    result = job.wait(30)
+    nodes = {event["rank"]: event["node"] for event in result.of("started")}
+    assert sorted((nodes[1], nodes[2])) == ["b.invalid", "c.invalid"], result.describe()
+    assert result.code != 0 and "each waits for another's message" in result.errors, result.describe()
+    assert "not piecewise deterministic" in result.errors, result.describe()
+    in_time(result.seconds < 25, result.describe())
 
 
 @pytest.mark.parametrize("variant", ["threads", "multiple"])

@@ -3,11 +3,12 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
 import harness
-from harness import slow
+from harness import in_time, slow
 
 SHOW = "import os, sys; from mpi4py import MPI; print('rank', MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size, *{})"
 
@@ -33,7 +34,7 @@ def test_one_rank_when_nothing_is_said(jobs, program):
 
 
 def test_harmless_options_of_mpiexec(jobs, program):
-    """They choose among hosts and networks, of which there is one here."""
+    """They choose among hosts and networks; here there is one of each."""
     (hosts := jobs.directory / "hosts").write_text("localhost:2 # this one\n")
     harmless = ["-hosts", "localhost", "-f", hosts, "-ppn", "2", "-launcher", "fork", "-rmk", "user", "-iface", "lo"]
     result = jobs.resurgo("run", *harmless, "-usize", "8", "--oversubscribe", "-n2", *program("hello"))
@@ -79,8 +80,8 @@ def test_a_program_without_mpi_runs_as_under_mpiexec(jobs):
 
 def test_a_program_without_mpi_that_is_killed_ends_the_job(jobs):
     job = jobs.start(2, "sleep", "60")
-    assert job.until(lambda: len(job.lives()) == 2)
-    job.kill([1])
+    job.reach(lambda: len(job.lives()) == 2)
+    job.strike([1])
     result = job.wait()
     assert result.code == 137 and len(result.of("failed")) == 1
     assert result.errors.count("rank 1 killed by SIGKILL") == 1, result.describe()
@@ -97,7 +98,8 @@ def test_timeout(jobs, program, how):
     env = harness.environment(**({} if how == "-timeout" else {how: "1"}))
     option = [how, "1"] if how == "-timeout" else []
     result = jobs.resurgo("run", *option, "-n", "2", *program("times"), "10000", env=env)
-    assert result.code == 255 and result.seconds < 10
+    assert result.code == 255, result.describe()
+    in_time(result.seconds < 10, result.describe())
     assert "APPLICATION TIMED OUT, TIMEOUT = 1s" in result.errors and "rank 0 round" in result.text
 
 
@@ -110,7 +112,7 @@ def test_exit_codes_and_verbosity(jobs, program):
     assert result.code == 2 and "resurgo: exit codes: 2,0" in result.errors
 
 
-# Where every thread of each rank may run, now and again.
+# The processors that every thread of each rank may use, printed again and again.
 BOUND = """
 import os, time
 from mpi4py import MPI
@@ -147,7 +149,7 @@ def test_ranks_are_bound_as_by_mpiexec(jobs, binding):
 
 @pytest.mark.parametrize("files", [[], ["--local-copies", "off"]])
 def test_later_lives_are_bound_as_the_first(jobs, files):
-    """A life that begins anew, one that goes on from an image in memory, and one that is rebuilt from a file."""
+    """A life from the beginning, one from an image in memory, and one that is rebuilt from a file."""
     files = [*files, "--checkpoint-dir", jobs.directory / "images"] if files else []
     faults = ["--fault", "rank=0,messages=10", "--fault", "rank=1,messages=90", "--checkpoint-at", "rank=1,messages=40"]
     cpus = sorted(os.sched_getaffinity(0))
@@ -223,7 +225,7 @@ def test_options_from_the_environment(jobs, program, tmp_path):
 
 
 def test_variables_of_another_launcher_are_not_passed_on(jobs):
-    """As when resurgo is started inside a job of another launcher."""
+    """As when resurgo is started inside another launcher's job."""
     env = harness.environment(PMI_RANK="5", PMI_SIZE="9", PMIX_RANK="5", PMI_FD="77", HYDI_CONTROL_FD="7")
     result = jobs.resurgo("run", "-n", "2", *show("'PMIX_RANK' in os.environ"), env=env)
     assert lines(result) == ["rank 0 of 2 False", "rank 1 of 2 False"]
@@ -233,7 +235,16 @@ def test_help_and_version(jobs):
     for arguments in (["run", "--help"], ["--help"], ["run", "-h"]):
         result = jobs.resurgo(*arguments).ok()
         assert "--protocol" in result.text and "-n" in result.text
-    assert jobs.resurgo("--version").ok().text.startswith("resurgo ")
+    told = jobs.resurgo("--version").ok().text
+    version = json.loads(jobs.resurgo("version", "--json").ok().text)
+    assert told.splitlines()[0] == f"resurgo {version['version']}" == jobs.resurgo("run", "--version").ok().text.splitlines()[0]
+    elf = subprocess.run(["readelf", "-n", harness.RESURGO], capture_output=True, text=True).stdout
+    assert f"Build ID: {version['build']}\n" in elf and version["build"] in told
+    assert "pessimistic" in version["protocols"] and "chandy-lamport" in told
+    usable = [library for library in version["libraries"] if library["usable"]]
+    assert any(library["library"].startswith(str(harness.MPICH)) for library in usable), version
+    result = jobs.resurgo("version", "--all")
+    assert (result.code, result.errors) == (2, "resurgo: version takes no arguments but --json, not \"--all\"\n")
 
 
 def test_two_jobs_at_the_same_time(jobs, program):

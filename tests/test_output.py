@@ -46,7 +46,7 @@ def test_patterns_before_lines(jobs, program):
 
 @pytest.mark.parametrize("protocol, options", [("pessimistic", []), slow("blocking", every("50ms"))])
 def test_a_file_for_each_rank(jobs, program, rng, kills, tmp_path, protocol, options):
-    """What is printed stands in the rank's files exactly once, also after kills, and nowhere else."""
+    """The rank's files contain its output exactly once, even after kills, and nothing else does."""
     command = program("output") + ["400", "1000"]
     calm = feed(jobs, 3, command, TEXT, "file", protocol=protocol).wait().ok()
     (tmp_path / "out.1").write_text("of an earlier job")
@@ -89,7 +89,8 @@ def test_kills_while_reading_and_writing(jobs, program, rng, kills, how, size):
 
 @pytest.mark.parametrize("protocol, options", [("pessimistic", []), ("blocking", every("50ms")), ("auto", every("100ms"))])
 def test_lines_stay_whole_where_times_are_printed(jobs, program, rng, kills, protocol, options):
-    """Every life prints other times, of other lengths. What was printed first stands, and no line is missing, doubled or torn."""
+    """Every life prints other times, of other lengths. What was printed first stands; no line is missing, doubled or
+    torn."""
     job = jobs.start(3, *program("times"), "200", "3000", options=[*MANY, *options], protocol=protocol)
     print(storm(job, rng, kills or 4, 1))
     result = job.wait().ok()
@@ -106,7 +107,8 @@ OWN = [("auto", []), ("blocking", []), slow("auto", every("50ms")), slow("blocki
 
 @pytest.mark.parametrize("protocol, options", OWN)
 def test_a_program_that_goes_on_from_its_own_checkpoints(jobs, program, plain, rng, kills, protocol, options):
-    """It prints less than before, and other lines. Whatever is equal is printed once, and the rest is all there, up to the result."""
+    """It prints less than before, and other lines. Equal lines appear once, and all the rest is there, up to the
+    result."""
     expected = plain(2, *program("own_checkpoints")).text.splitlines()
     job = jobs.start(2, *program("own_checkpoints"), options=[*MANY, *options], protocol=protocol)
     print(storm(job, rng, kills or 2, 0.5))
@@ -125,7 +127,8 @@ def test_a_program_that_goes_on_from_its_own_checkpoints(jobs, program, plain, r
 
 
 def test_a_result_that_is_not_printed_is_no_success(jobs, program, plain):
-    """Recovering alone, a rank reads the checkpoint of its former life: the job ends, and the next run goes on from there."""
+    """A rank that recovers alone reads its former life's checkpoint: the job ends, and the next run goes on from
+    there."""
     expected = plain(2, *program("own_checkpoints")).text.splitlines()
     job = jobs.start(2, *program("own_checkpoints"), options=MANY, protocol="pessimistic")
     job.until(lambda: b"step 12" in job.out.read_bytes())
@@ -150,7 +153,7 @@ def test_stderr_stays_stderr(jobs):
     assert result.text == "one\n" and result.errors == "two\n"
 
 
-# Long pauses between what rank 0 prints, and a message before the last line.
+# Rank 0 makes long pauses between its lines, and there is a message before the last line.
 PAUSES = """
 import time
 from mpi4py import MPI
@@ -174,10 +177,10 @@ say("done")
 
 @pytest.mark.parametrize("protocol, victim", [slow("blocking", 0), ("pessimistic", 0)])
 def test_what_is_printed_after_a_pause_is_printed_once(jobs, protocol, victim):
-    """The next life computes as long as the first one did before it prints the same."""
+    """The next life computes as long as the first one before it prints the same."""
     image = ["--checkpoint-at", "rank=0,messages=20"]
     job = jobs.start(2, harness.PYTHON, "-c", PAUSES, options=image, protocol=protocol)
-    assert job.until(lambda: b"agreed" in job.out.read_bytes())
+    job.reach(lambda: b"agreed" in job.out.read_bytes())
     job.kill([victim])
     result = job.wait().ok()
     assert result.text.splitlines() == ["begun", "computed", "agreed", "done"], result.describe()

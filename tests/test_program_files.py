@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a program are replaced while the job runs: a rank goes on with what it began with, or the job says why not."""
+"""The files of a program are replaced while the job runs. A rank goes on with the files that it began with, or the job
+says why not."""
 
 import os
 import re
@@ -12,14 +13,22 @@ import pytest
 import harness
 
 def waits(jobs, **more):
-    """For programs of image/: they take their time until the job is waited for."""
+    """For programs of image/: they take their time until the test waits for the job."""
     return harness.environment(AWAITED=jobs.directory / f"awaited{jobs.number + 1}", **more)
 
 
 def replace(path, by):
-    """As `mv` does: processes that run it keep the old file."""
+    """Like `mv`: processes that run it keep the old file."""
     shutil.copy(by, f"{path}.new")
     os.replace(f"{path}.new", path)
+
+
+def until_in_mpi(job):
+    """Waits until rank 1 is the program itself, and has come to MPI_Init."""
+    job.until_event("started", rank=1)
+    maps = Path(f"/proc/{job.lives()[1][0]}/maps")
+    job.reach(lambda: "resurgo-node-memory" in maps.read_text(), what="MPI_Init")
+    time.sleep(0.3)
 
 
 @pytest.mark.parametrize("protocol", ["pessimistic", pytest.param("blocking", marks=pytest.mark.soak)])
@@ -28,13 +37,12 @@ def test_a_rank_is_restarted_from_the_file_it_began_with(jobs, program, tmp_path
     calm = jobs.calm(2, *program("image/waits"))
     app = shutil.copy(program("image/waits")[0], tmp_path / "app")
     job = jobs.start(2, app, protocol=protocol, env=waits(jobs))
-    job.until_event("started", rank=1)
-    time.sleep(0.3)
+    until_in_mpi(job)
     replace(app, program("hello")[0]) if how == "replaced" else os.unlink(app)
     for life in (1, 2):
-        assert job.until(lambda life=life: job.lives().get(1, (0, 0))[1] == life)
+        job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] == life)
         time.sleep(0.2)
-        assert job.kill([1]) == [1]
+        job.strike([1])
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()
     assert len(result.of("program_replaced")) == 1 and "has been replaced since the job began" in result.errors
@@ -47,13 +55,12 @@ def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
     script.chmod(0o755)
     text = script.read_text()
     job = jobs.start(2, *words, script, protocol="pessimistic", env=waits(jobs))
-    job.until_event("started", rank=1)
-    time.sleep(0.3)
+    until_in_mpi(job)
     replace(script, script)  # the same words in another file
-    assert job.kill([1]) == [1] and job.until_another("caught_up")
+    assert job.kill([1]) and job.reach_another("caught_up")
     script.write_text(f"{text}# edited\n")
     script.chmod(0o755)
-    assert job.kill([1]) == [1]
+    job.strike([1])
     result = job.wait()
     assert result.code == 1 and f"cannot start rank 1 again: {script} has changed" in result.errors, result.describe()
 
@@ -61,10 +68,9 @@ def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
 def test_a_program_that_a_script_starts_is_compared(jobs, program, tmp_path):
     app = shutil.copy(program("image/waits")[0], tmp_path / "app")
     job = jobs.start(2, "sh", "-c", f"exec {app}", protocol="pessimistic", env=waits(jobs))
-    job.until_event("started", rank=1)
-    time.sleep(0.3)
+    until_in_mpi(job)
     replace(app, program("hello")[0])
-    assert job.kill([1]) == [1]
+    job.strike([1])
     result = job.wait()
     assert result.code == 1 and f"rank 1 cannot go on: {app} has changed" in result.errors, result.describe()
 
@@ -74,14 +80,13 @@ def test_a_library_that_was_replaced_ends_the_job_and_one_installed_again_does_n
     library = shutil.copy(libm, tmp_path / "libm.so.6")
     env = waits(jobs, LD_PRELOAD=library)
     job = jobs.start(2, *program("image/waits"), protocol="pessimistic", env=env)
-    job.until_event("started", rank=1)
-    time.sleep(0.3)
+    until_in_mpi(job)
     replace(library, libm)
-    assert job.kill([1]) == [1] and job.until_another("caught_up")
+    assert job.kill([1]) and job.reach_another("caught_up")
     code = bytearray(libm.read_bytes())
     code[code.index(b"\x03\0\0\0GNU\0") + 8] ^= 1  # the first byte of its build id: another library
     (tmp_path / "other").write_bytes(code)
     replace(library, tmp_path / "other")
-    assert job.kill([1]) == [1]
+    job.strike([1])
     result = job.wait()
     assert result.code == 1 and f"rank 1 cannot go on: {library} has changed" in result.errors, result.describe()

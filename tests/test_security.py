@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another user on the same machine, who may write where our directories lie: nothing of his is loaded, resumed or written through."""
+"""Another user on the same machine, who may write where our directories lie. Nothing of that user is loaded, resumed or
+written through."""
 
 import contextlib
 import os
@@ -15,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import MANY, slow
+from harness import MANY, came_about, slow
 from sealing import from_another_kernel
-from test_image_files import kill_with_snapshots, start, until_written
+from test_image_files import kill_with_snapshots, start, reach_written
 from test_suspend import Chain, HEAT, ready
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -32,7 +33,7 @@ def as_other(*command):
 
 @pytest.fixture
 def shared():
-    """A directory that everybody may write to and reach, as a scratch file system."""
+    """A directory that everybody may reach and write to, like a scratch file system."""
     place = Path(subprocess.check_output(["mktemp", "-d", "/tmp/resurgo-shared-XXXXXX"], text=True).strip())
     place.chmod(0o1777)
     yield place
@@ -46,7 +47,7 @@ def chain(jobs):
 
 @ROOT_ONLY
 def test_where_everybody_may_write_there_is_no_job(jobs, program, shared):
-    """Without the sticky bit, whoever likes can exchange the job's directory. A symbolic link of somebody else's leads nowhere."""
+    """Without the sticky bit, anybody can exchange the job's directory. Somebody else's symbolic link leads nowhere."""
     shared.chmod(0o777)
     for place in (shared, shared / "own", shared / "own" / "below"):
         result = start(jobs, place, 2, *program("hello")).wait()
@@ -61,37 +62,37 @@ def test_where_everybody_may_write_there_is_no_job(jobs, program, shared):
 
 @ROOT_ONLY
 def test_an_exchanged_directory_is_not_written_through(jobs, program, shared):
-    """The other user puts a directory of his in the place of the job's, with links to the victim's files: images go on being written
-    where they were, and ranks come back from them."""
+    """The other user replaces the job's directory by one with links to the victim's files. Images still go where they
+    were, and ranks come back from them."""
     calm = jobs.calm(2, *program("heat"), *HEAT)
     precious = shared / "precious"
     precious.write_text("precious")
     precious.chmod(0o600)
     job = start(jobs, shared, 2, *program("heat"), *HEAT, every="100ms")
-    assert until_written(job, 1)
+    reach_written(job, 1)
     (own,) = (path for path in shared.iterdir() if path.is_dir())
     refused = as_other("mv", own, shared / "away")
     assert refused.returncode != 0 and own.is_dir()
-    shared.chmod(0o777)  # what others can do now was not so when the job began
+    shared.chmod(0o777)  # others' present rights did not exist when the job began
     assert as_other("mv", own, shared / "away").returncode == 0
     names = [f"rank-{rank}.{end}" for rank in range(2) for end in ("new", "spare", *(f"image-{number}" for number in range(1, 60)))]
     script = 'mkdir -m 777 "$1" && cd "$1" && shift && target=$1 && shift && for name; do ln -s "$target" "$name"; done'
     planted = as_other("sh", "-c", script, "sh", own, precious, *names, "suspended", "suspended.new")
     assert planted.returncode == 0, planted
     before = len([event for event in job.events if event["event"] == "image_written"])
-    assert job.until(lambda: len([event for event in job.events if event["event"] == "image_written"]) > before + 4)
+    job.reach(lambda: len([event for event in job.events if event["event"] == "image_written"]) > before + 4)
     kill_with_snapshots(job, 0)
     kill_with_snapshots(job, 1)
     result = job.wait().ok()
     assert result.out == calm.out
-    assert any(event["from_file"] for event in result.of("started")), result.describe()
+    came_about(any(event["from_file"] for event in result.of("started")), result)
     assert precious.read_text() == "precious"
     assert all(path.is_symlink() for path in own.iterdir())
 
 
 @ROOT_ONLY
 def test_a_planted_job_is_not_resumed(chain, program, shared):
-    """All of a suspended job, in files of another user, or in a directory that he may write to."""
+    """A whole suspended job, in another user's files, or in a directory that the other user may write to."""
     chain.images = shared
     chain.start(2, *program("heat"), *HEAT)
     ready(chain.last)
@@ -125,7 +126,7 @@ def test_a_planted_job_is_not_resumed(chain, program, shared):
     refused("symbolic link")
     own.unlink()
     good.rename(own)
-    # What others put beside it is in nobody's way.
+    # Files that others put beside it disturb nothing.
     assert as_other("ln", "-s", own, shared / "planted").returncode == 0
     assert as_other("mkdir", shared / "theirs").returncode == 0
     chain.resume(shared)
@@ -134,8 +135,8 @@ def test_a_planted_job_is_not_resumed(chain, program, shared):
 
 
 def test_a_forged_image_is_noticed(jobs, chain, program):
-    """It is whole, has the right name, rank and number, and belongs to the user. The older image is taken instead; where that is a forged
-    one as well, the job ends."""
+    """The image is whole, has the right name, rank and number, and belongs to the user. The older image is taken
+    instead; if that is forged, too, the job ends."""
     chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "50ms"])
     ready(chain.last)
     time.sleep(0.5)
@@ -161,7 +162,7 @@ def test_a_planted_folder_of_libraries_is_refused(jobs, program, shared, planted
     assert cache.stat().st_mode & 0o777 == 0o700
     (shim,) = cache.iterdir()
     if planted == "open":
-        # As right as can be; but somebody else can change it at any time.
+        # Everything in it is right, but somebody else can change it at any time.
         shim.chmod(0o777)
         words = "others may write to it"
     else:
@@ -180,7 +181,8 @@ def test_a_planted_folder_of_libraries_is_refused(jobs, program, shared, planted
 
 
 class Strangers(threading.Thread):
-    """Hold as many connections to a server as they can, half of them having said something, and connect again when they are cut."""
+    """Strangers hold as many connections to a server as they can. On half of them they have said something; when cut,
+    they connect again."""
 
     def __init__(self, port, count=400):
         super().__init__()
@@ -232,7 +234,8 @@ def free_port():
     ids=lambda options: options[1],
 )
 def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
-    """They connect all the time, say nothing or too little, and take all places that they can get: ranks that are killed come back."""
+    """They connect all the time, say nothing or too little, and take every place that they can get. Killed ranks come
+    back."""
     heat = [*program("heat"), "200", "200", "12000"]
     calm = jobs.calm(3, *heat)
     port = free_port()
@@ -245,7 +248,8 @@ def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
             if not job.until_another("started"):
                 break
         result = job.wait().ok()
-    assert result.out == calm.out and result.restarts >= 2, result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(result.restarts >= 2, result)
     assert strangers.cut > 100
 
 
@@ -263,17 +267,18 @@ def listening(job):
 
 @pytest.mark.parametrize("options", [[], slow(["--encrypt"])])
 def test_strangers_hold_up_no_nodes(jobs, program, options):
-    """A thousand hold connections to all ports of a job on three nodes, and say nothing or garbage, while a node is lost."""
+    """A thousand hold connections to all ports of a job on three nodes, and say nothing or garbage, while a node is
+    lost."""
     heat = [*program("heat"), "200", "200", "6000"]
     calm = jobs.calm(3, *heat)
     several = ["--nodes", "3", "-ppn", "1", "--protocol", "blocking", "--checkpoint-every", "200ms", *options]
     job = jobs.start(3, *heat, options=several, protocol="blocking")
-    assert job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     ports = listening(job)
     assert len(ports) >= 6, "where movers call, and where images are brought"
     with contextlib.ExitStack() as stack:
         all_of_them = [stack.enter_context(Strangers(port, 1000 // len(ports))) for port in ports]
-        assert job.until(lambda: all(strangers.cut > 0 for strangers in all_of_them), what="cut strangers")
+        job.reach(lambda: all(strangers.cut > 0 for strangers in all_of_them), what="cut strangers")
         job.kill([0])
         agent = next(pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited"))
         os.kill(agent, signal.SIGKILL)

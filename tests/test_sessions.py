@@ -7,7 +7,7 @@ from harness import MANY, slow, storm
 from survival import every
 
 WAYS = ["apart", "world", "around"]
-# Rounds in each session, and what one takes at least.
+# Rounds in each session, and the least time of one.
 LONGER = ("40", "3")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shells, batch systems and parents set that is unusual: a job runs under it, with a kill and with images, or says one thing that is
-wrong before it starts."""
+"""Unusual settings by shells, batch systems and parents. A job runs under them, with a kill and with images; or before
+it starts, it names the one setting that is wrong."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HEAT = ("100", "100", "800")
 
 
 def in_shell(jobs, line, program, *words, options=(), env=None):
-    """Runs a job from a shell that has set something: `line`, in which "$@" is the job."""
+    """Runs a job from a shell with a setting: `line`, in which "$@" is the job."""
     options = [*MANY, "--fault", "rank=1,messages=300", "--checkpoint-every", "100ms", *options]
     job = [RESURGO, "run", "-n", "2", *options, program, *words]
     environment = {**harness.environment(), "TMPDIR": str(jobs.temporary), **(env or {})}
@@ -42,7 +42,7 @@ def test_a_job_runs(jobs, program, line):
 
 @pytest.mark.parametrize("line", ['"$@" >&-', '"$@" 2>&-', slow('"$@" <&- >&- 2>&-')])
 def test_streams_that_are_closed(jobs, program, line):
-    """What would have gone there goes nowhere, and never into a file that has got the number."""
+    """Their output goes nowhere, and never into a file that has got the number."""
     calm = jobs.calm(2, *program("heat"), *HEAT)
     file = jobs.directory / "result"
     result = in_shell(jobs, line, *program("heat"), *HEAT, file).ok()

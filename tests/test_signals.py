@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to `resurgo run` reach the ranks as they are, as under mpiexec; what they end is not started again."""
+"""Signals to `resurgo run` reach the ranks unchanged, as under mpiexec. Ranks that they end are not started again."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def state(job, rank):
 
 @pytest.mark.parametrize("protocol", ["none", pytest.param("auto", marks=pytest.mark.soak)])
 def test_every_signal_reaches_the_ranks(jobs, program, protocol):
-    """One job gets those that a program outlives, then the one that ends it."""
+    """One job gets the signals that a program outlives, then the one that ends it."""
     options = ["-q", "--checkpoint-signal", "none"]
     job = start(jobs, program, protocol=protocol, options=options)
     expected = []
@@ -80,11 +80,13 @@ def test_grace(jobs, program):
     began = time.monotonic()
     job.process.send_signal(signal.SIGHUP)
     result = job.wait(10)
-    assert result.code == 129 and 0.9 < time.monotonic() - began < 5, result.describe()
+    seconds = time.monotonic() - began
+    assert result.code == 129 and seconds > 0.9, result.describe()
+    harness.in_time(seconds < 5, f"{seconds} s")
     assert len(told(result.text)) == 2 and "ended by SIGHUP" in result.errors
     job = start(jobs, program, over="never", protocol="pessimistic", options=["--grace", "1h"])
     job.process.send_signal(signal.SIGHUP)
-    assert job.until(lambda: len(told(job.out.read_text())) == 2)
+    job.reach(lambda: len(told(job.out.read_text())) == 2)
     job.process.send_signal(signal.SIGTERM)
     assert job.wait(10).code == 143
 
@@ -92,16 +94,16 @@ def test_grace(jobs, program):
 def test_usr1_takes_images_unless_another_does(jobs, program):
     job = start(jobs, program, protocol="pessimistic", options=["--checkpoint-signal", "USR2"])
     job.process.send_signal(signal.SIGUSR1)
-    assert job.until(lambda: len(told(job.out.read_text())) == 2)
+    job.reach(lambda: len(told(job.out.read_text())) == 2)
     job.process.send_signal(signal.SIGUSR2)
-    assert job.until_event("checkpointed", rank=0) and job.until_event("checkpointed", rank=1)
+    assert job.reach_event("checkpointed", rank=0) and job.reach_event("checkpointed", rank=1)
     job.process.send_signal(signal.SIGTERM)
     result = job.wait(20).ok()
     assert {line[-2:] for line in told(result.text)} == {"10", "15"}
 
 
 def test_job_control(jobs, program):
-    """As Ctrl-Z and fg of a shell that watches the job."""
+    """Like Ctrl-Z and fg in a shell that watches the job."""
     script = f"""
 import os, signal, subprocess, sys, time
 job = subprocess.Popen(sys.argv[1:], process_group=0)
@@ -120,8 +122,8 @@ sys.exit(job.wait())
     launcher = int(Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1])  # the agent
     launcher = int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(launcher, signal.SIGTSTP)
-    assert job.until(lambda: b"stopped True" in job.out.read_bytes(), what="the launcher to stop")
-    assert job.until(lambda: [state(job, rank) for rank in (0, 1)] == ["T", "T"], 5, "the ranks to stop")
-    assert job.until(lambda: "T" not in [state(job, rank) for rank in (0, 1)], 5, "the ranks to go on")
+    job.reach(lambda: b"stopped True" in job.out.read_bytes(), what="the launcher to stop")
+    job.reach(lambda: [state(job, rank) for rank in (0, 1)] == ["T", "T"], 5, "the ranks to stop")
+    job.reach(lambda: "T" not in [state(job, rank) for rank in (0, 1)], 5, "the ranks to go on")
     over.touch()
     assert job.wait(20).ok().text.endswith("over\n")

@@ -40,13 +40,13 @@ def heat(program, *options):
 
 
 def steps(nodes, node):
-    """Slurm's own processes of the agent's step on a node, and that agent."""
+    """Slurm's own processes for the agent's step on a node, and that agent."""
     commands = {pid: harness.command_of(pid) for pid in nodes.pids(node)}
     return [pid for pid, command in commands.items() if command.startswith("slurmstepd") and ".batch" not in command]
 
 
 def submitted(manager, program, nodes, protocol):
-    """A job of four ranks on two nodes, which has come so far that all ranks compute; its output, and its number."""
+    """A job of four ranks on two nodes, in which all ranks compute; its output, and its number."""
     out = manager.directory / "out"
     line = " ".join(str(word) for word in heat(program, "--protocol", protocol))
     number = manager.said("sbatch", "--parsable", "-N", "2", "--ntasks-per-node=2", "--no-kill", "-o", out, "--wrap", f"exec {line}")
@@ -71,7 +71,7 @@ def test_a_job_of_sbatch_loses_a_step(manager, nodes, program, protocol):
 
 
 def test_a_job_of_sbatch_loses_a_node(manager, nodes, program):
-    """It is switched off: Slurm takes it for down, and does not end the job."""
+    """The node is switched off. Slurm considers it down, and does not end the job."""
     out, number = submitted(manager, program, nodes, "blocking")
     nodes.kill(2)
     manager.until(lambda: ANSWER in out.read_text(), "the answer")
@@ -83,7 +83,7 @@ def test_a_job_in_an_allocation_of_salloc(manager, nodes, jobs, program):
     """`resurgo run` is on this machine, which is no node of the job."""
     command = [slurm.PROGRAMS["salloc"], "-Q", "-N", "2", "--ntasks-per-node=2", "--no-kill", *heat(program, "--protocol", "blocking")]
     job = jobs.command(command, env=manager.environment)
-    assert job.until(lambda: b"step 500 " in job.out.read_bytes()), job.result(None).describe()
+    job.reach(lambda: b"step 500 " in job.out.read_bytes())
     assert (killed := steps(nodes, 2))
     for pid in killed:
         os.kill(pid, signal.SIGKILL)

@@ -6,9 +6,10 @@ import re
 import pytest
 
 import harness
-from harness import MANY, storm
+from harness import MANY, came_about, storm
+from survival import every
 
-# How to see that the same was done: every process prints its lines once, and their order among processes is chance.
+# Equal runs: every process prints its lines once, but the order among processes is chance.
 ARGUMENTS = ("6", "2", "20")  # rounds, children, work
 
 
@@ -38,17 +39,32 @@ def test_undisturbed(jobs, program, size):
 
 
 def test_as_under_plain_mpich(jobs, program):
-    """One rank: with more, MPICH itself sometimes hangs over TCP when several worlds connect."""
+    """MPICH itself sometimes hangs over TCP when several worlds connect, with one rank seldom: then it tries again."""
     ours = jobs.run(1, *program("spawn"), *ARGUMENTS).ok()
-    theirs = jobs.mpiexec(1, *program("spawn"), *ARGUMENTS).ok()
+    for last in (False, False, True):
+        try:
+            theirs = jobs.mpiexec(1, *program("spawn"), *ARGUMENTS, timeout=30).ok()
+            break
+        except AssertionError as hung:
+            if last or "did not end" not in str(hung):
+                raise
     assert lines(ours) == lines(theirs)
 
 
-def test_when_a_node_may_be_lost(jobs, program, rng):
+@pytest.mark.parametrize(
+    "protocol, options",
+    [
+        ("pessimistic", []),
+        ("causal", ["--reduction", "vcausal"]),
+        ("causal", ["--reduction", "manetho", "--event-loggers", "0"]),
+        ("causal", ["--reduction", "logon", "--event-loggers", "2", "--clock-spread", "piggyback", *every("50ms")]),
+    ],
+)
+def test_when_a_node_may_be_lost(jobs, program, rng, kills, protocol, options):
     command = program("spawn")
     calm = calm_run(jobs, command, 2)
-    job = jobs.start(2, *command, *ARGUMENTS, options=[*MANY, "--tolerate", "node"])
-    storm(job, rng, 3, calm.seconds)
+    job = jobs.start(2, *command, *ARGUMENTS, options=[*MANY, "--tolerate", "node", *options], protocol=protocol)
+    storm(job, rng, kills or 5, max(0.5, calm.seconds))
     assert lines(job.wait().ok()) == lines(calm)
 
 
@@ -82,7 +98,7 @@ def test_kills_of_children_only(jobs, program, rng):
 
 
 def test_a_parent_killed_while_its_spawn_is_carried_out(jobs, program):
-    """At every message around the first spawns, which are what the parent does first."""
+    """At every message around the first spawns, which are the parent's first actions."""
     command = program("spawn")
     calm = jobs.calm(1, *command, "2", "2", "3")
     for messages in (1, 2, 3, 4, 5, 6, 8, 11, 15, 20):
@@ -150,7 +166,8 @@ def test_what_cannot_be_started_is_an_error_in_the_program(jobs, name):
     result = spawn_by_name(jobs, name)
     assert sorted(result.text.splitlines()) == ["refused 2", "refused 2"]
     assert "rank 0 could not spawn" in result.errors and name.removeprefix("./") in result.errors
-    assert result.of("spawn_failed") and not result.of("spawned")
+    assert not result.of("spawned")
+    came_about(result.of("spawn_failed"), result)
 
 
 def test_a_refusal_is_repeated_to_a_later_life(jobs):

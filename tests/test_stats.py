@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job has measured of itself (`--stats`, `--stats-json`): counts that kills do not change, and times that add up."""
+"""A job's measurements of itself (`--stats`, `--stats-json`): counts that kills do not change, and times that add
+up."""
 
 import json
 import os
@@ -37,7 +38,7 @@ HOW = {
 
 @pytest.mark.parametrize("how", [*HOW, "files", "waves", "auto"])
 def test_nothing_counts_twice(jobs, program, how):
-    """Messages that a later life sends again are those that an earlier one has sent."""
+    """Messages that a later life sends again are those that an earlier one sent."""
     command = program("crash") + [*RING, "20000"]
     _, calm = measured(jobs, 3, *command, name="calm")
     options, protocol = HOW.get(how, HOW["images"]), None
@@ -53,6 +54,29 @@ def test_nothing_counts_twice(jobs, program, how):
     total = stats["total"]
     assert sum(size["messages"] for size in total["sizes"]) == total["messages"] == sum(rank["messages"] for rank in stats["ranks"])
     assert total["deliveries"] == total["messages"], "all that was sent has been delivered"
+
+
+@pytest.mark.parametrize("how", ["images", "waves"])
+def test_advice_of_a_run(jobs, program, how):
+    """A run's own figures are enough for advice, and `--stats` ends with it."""
+    options = [*MANY, *every("40ms"), "--fault", "rank=1,messages=20000", "--stats"]
+    protocol = "blocking" if how == "waves" else None
+    result, stats = measured(jobs, 3, *program("crash"), *RING, "20000", options=options, protocol=protocol)
+    assert "advice, for a failure every " in result.ok().errors, result.describe()
+    advice = json.loads(jobs.resurgo("advise", jobs.directory / "stats", "--json").ok().text)
+    assert advice["mtbf_seconds"] == pytest.approx(stats["wall_seconds"] / stats["recoveries"]["failures"])
+    assert 0 < advice["cost_seconds"] < 5 and advice["nodes_at_once"] == 0
+    expected = [choice["expected_seconds"] for choice in advice["choices"]]
+    assert {choice["after_failure"] for choice in advice["choices"]} == {"waves", "logging", "begins again"}
+    assert expected[0] <= 1.01 * min(time for time in expected if time)
+    assert "take: " in jobs.resurgo("advise", jobs.directory / "stats", "--mtbf", "1h", "--time", "30d").ok().text
+
+
+def test_a_run_without_images_has_no_advice(jobs, program):
+    result, _ = measured(jobs, 2, *program("hello"), options=["--stats"])
+    assert "advice" not in result.ok().errors
+    refused = jobs.resurgo("advise", jobs.directory / "stats")
+    assert refused.code == 2 and "give --cost" in refused.errors and refused.errors.count("\n") == 1, refused.describe()
 
 
 SENDS = """
@@ -87,7 +111,7 @@ def test_waiting_for_the_event_logger(jobs, program):
 
 
 def test_log_memory(jobs, program):
-    """It grows with what is sent, images let go of it, and what does not fit goes to a file."""
+    """It grows with what is sent, images let go of it, and the excess goes to a file."""
     busy = program("transpose") + ["64", "200"]
     _, stats = measured(jobs, 4, *busy)
     kept = [rank["log_bytes"] for rank in stats["ranks"]]
@@ -107,7 +131,7 @@ PARTS = ["detect", "end", "fetch_image", "begin", "collect", "replay", "catch_up
 
 
 def test_parts_of_recoveries(jobs, program):
-    """Of a death at a known moment all parts are known, and add up."""
+    """For a death at a known moment all parts are known, and add up."""
     faults = ["--fault", "rank=1,messages=20000", "--fault", "rank=2,at=250ms"]
     result, stats = measured(jobs, 3, *program("crash"), *RING, "40000", options=[*every("60ms"), *faults])
     each = stats["recoveries"]["each"]
@@ -207,7 +231,7 @@ def test_a_job_that_is_ended_still_tells(jobs, program):
 
 
 def test_a_job_that_fails_still_tells(jobs, program):
-    """What the ranks had counted lies in memory that outlives them."""
+    """The ranks' counts lie in memory that outlives them."""
     result, stats = measured(jobs, 3, *program("crash"), "1", "segv", "2000", "always", "100000")
     assert result.code == stats["exit_code"] == 139
     assert all(rank["messages"] > 1000 for rank in stats["ranks"]), stats["ranks"]
@@ -225,13 +249,13 @@ def test_a_job_that_loses_its_agent_tells_what_it_knows(jobs, program):
     result = job.wait(20)
     stats = json.loads(file.read_text())
     assert result.code == stats["exit_code"] == 1 and not stats["complete"]
-    # What the life of rank 1 that was killed has left.
+    # Counts left by the killed life of rank 1.
     assert stats["ranks"][1]["messages"] + stats["ranks"][1]["deliveries"] == 5000
     assert stats["recoveries"]["restarts"] == 1 and "lost with the agent" in result.errors
 
 
 def test_a_full_disk(jobs, program):
-    """The job's end is what it is; the file's is told."""
+    """The job ends as it would; the user is told about the file."""
     result = jobs.run(2, *program("hello"), options=["--stats-json", "/dev/full"])
     assert result.ok().errors.count("--stats-json") == 1 and "No space left" in result.errors, result.describe()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`resurgo suspend` and `resume`, `--resume-if-any` and `--time-limit`: what all runs of a job print together is what one
-undisturbed run prints."""
+"""`resurgo suspend` and `resume`, `--resume-if-any` and `--time-limit`: all runs of a job together print the same as
+one undisturbed run."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, RESURGO, by_rank, slow
+from harness import MANY, RESURGO, by_rank, came_about, slow
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 SUSPENDED = 75
@@ -42,7 +42,7 @@ class Chain:
 
     @property
     def directory(self):
-        """Of the files of the job."""
+        """The directory of the job's files."""
         (own,) = self.images.iterdir()
         return own
 
@@ -75,13 +75,13 @@ class Chain:
         return job
 
     def end(self):
-        """The job comes to its end, and nothing is left of it."""
+        """Waits for the job's end, and checks that nothing is left of it."""
         result = self.last.wait().ok()
         assert not list(self.images.iterdir()) and self.suspended() == {}
         return result
 
     def suspended(self):
-        """The lines of `resurgo ps` for suspended jobs by their numbers."""
+        """The lines of `resurgo ps` for suspended jobs, by number."""
         lines = self.resurgo("ps").ok().text.splitlines()
         return {int(line.split()[0]): line for line in lines[1:] if re.match(r" *\d+ +\d+ (suspended|interrupted)", line)}
 
@@ -102,7 +102,7 @@ def undisturbed(tmp_path_factory, words):
 def test_a_file_of_ranks_that_is_gone_is_told(chain, program):
     file = chain.jobs.directory / "out"
     chain.start(2, *program("times"), "100", "5000", options=["-outfile-pattern", file])
-    assert chain.last.until(lambda: file.exists() and file.stat().st_size > 1000)
+    chain.last.reach(lambda: file.exists() and file.stat().st_size > 1000)
     assert chain.suspend()
     file.unlink()
     chain.resume()
@@ -111,15 +111,15 @@ def test_a_file_of_ranks_that_is_gone_is_told(chain, program):
 
 
 def test_files_of_ranks_go_on(chain, program):
-    """What the rank printed before and after stands in its file once, also when a run in between was ended and undone."""
+    """The rank's output before and after is in its file once, even if a run in between was ended and undone."""
     pattern = chain.jobs.directory / "out.%r"
     size = lambda: sum(file.stat().st_size for file in chain.jobs.directory.glob("out.*"))
     chain.start(2, *program("times"), "300", "5000", options=["-outfile-pattern", pattern])
-    assert chain.last.until(lambda: size() > 5000)
+    chain.last.reach(lambda: size() > 5000)
     assert chain.suspend()
     directory, before = chain.directory, size()
     job = chain.resume()
-    assert job.until(lambda: size() > before + 3000)
+    job.reach(lambda: size() > before + 3000)
     job.process.send_signal(signal.SIGINT)
     assert job.wait().code == 130
     chain.resume(directory)
@@ -195,7 +195,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
             job.kill([rng.randrange(3)])
     result = chain.end()
     assert by_rank(chain.out) == by_rank(calm.out), result.describe()
-    assert went_on or calm.seconds < 1
+    came_about(went_on or calm.seconds < 1, result, "a suspension")
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
 
 
@@ -216,12 +216,11 @@ def test_from_compressed_files(jobs, chain, program, rng, name, words, protocol)
         job = chain.resume()
     result = chain.end()
     assert by_rank(chain.out) == by_rank(calm.out), result.describe()
-    assert any(event["from_file"] for event in result.of("started")), result.describe()
+    came_about(any(event["from_file"] for event in result.of("started")), result)
 
 
 def test_after_a_reboot(jobs, chain, program, calm):
-    """Nothing but the files is left, and those are in another place by now. The program runs in another terminal, with
-    another environment."""
+    """Only the files are left, in another place now. The program runs in another terminal, with another environment."""
     job = chain.start(2, *program("heat"), *HEAT)
     ready(job)
     time.sleep(0.5)
@@ -254,7 +253,8 @@ print("rank", world.rank, "done")
 
 
 def test_the_clock_does_not_go_backwards_after_a_reboot(jobs):
-    """It counts from the start of the machine. Who sleeps until a moment of it must not sleep for as long as the machine had run before."""
+    """The clock counts from the start of the machine. A program that sleeps until a moment of it must not sleep for as
+    long as the machine had run before."""
     later = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000", "--fork"]
     if subprocess.run([*later, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no time namespace can be had")
@@ -286,7 +286,7 @@ def test_it_is_shown_and_can_be_removed(chain, program):
 
 
 def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain, program, calm):
-    """A run that is lost leaves what it began from."""
+    """If a run is lost, what it began from stays."""
     job = chain.start(2, *program("heat"), *HEAT)
     ready(job)
     time.sleep(0.3)
@@ -312,7 +312,7 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
     [("dispatcher", "pessimistic"), slow("agent", "pessimistic"), slow("user", "pessimistic"), slow("user", "blocking")],
 )
 def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
-    """Of a second suspension: the job is what it was at the first one, or at the second. Or it goes on."""
+    """During a second suspension: the job is as it was at the first one, or at the second. Or it goes on."""
     job = chain.start(2, *program("heat"), *LONG_HEAT, protocol=protocol)
     ready(job)
     time.sleep(0.3)
@@ -349,7 +349,7 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
     [("5m", "the image of rank", "pessimistic"), slow("7m", "images/", "pessimistic"), slow("5m", "the image of rank", "blocking")],
 )
 def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
-    """There is no room for the images, or there is room for them only. The job goes on."""
+    """There is no room for the images, or only for them. The job goes on."""
     chain.images.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", chain.images], check=True)
     try:
@@ -361,7 +361,7 @@ def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
         assert why in told.errors and "No space left on device" in told.errors, told.describe()
         assert "suspended.new" not in os.listdir(chain.directory)
         if why == "images/" or protocol == "blocking":
-            # The ranks had been ended already, and begin again from what sleeps.
+            # The ranks had already ended, and begin again from what sleeps.
             job.until(lambda: job.lives()[1][1] == 2, what="the next life")
         assert job.kill([1])
         result = chain.end()
@@ -380,7 +380,7 @@ def flip(path, at):
 
 
 def test_damaged_files(jobs, chain, program):
-    """What cannot be used is named, and stays as it is; what has been put right can be used."""
+    """Unusable files are named, and stay as they are; once they are put right, they can be used."""
     job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"])
     ready(job)
     job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
@@ -477,7 +477,7 @@ def test_not_twice_at_once(jobs, chain, program, calm):
 
 
 def test_several_of_one_command_line(jobs, chain, program):
-    """It is said how one of them is chosen."""
+    """The message says how to choose one of them."""
     for _ in range(2):
         job = chain.start(2, *program("heat"), *HEAT, cwd=jobs.directory)
         ready(job)
@@ -559,8 +559,7 @@ if world.rank == 0:
 @pytest.mark.parametrize("protocol", ["pessimistic", "blocking"])
 @pytest.mark.parametrize("how", ["pipe", "file"])
 def test_input_and_unfinished_lines(chain, how, protocol):
-    """What has been sent to rank 0 comes from the files, what follows from the input of the later run. A file is opened
-    again."""
+    """Input already sent to rank 0 comes from the files; the later run's input follows. A file is opened again."""
     lines = [b"line %d\n" % i for i in range(301)]
     path = chain.jobs.directory / "input"
     path.write_bytes(b"".join(lines))
@@ -572,7 +571,7 @@ def test_input_and_unfinished_lines(chain, how, protocol):
         job = chain.start(2, *words, stdin=subprocess.PIPE, options=["-l"], protocol=protocol)
         job.process.stdin.write(b"".join(lines[:150]) + lines[150][:3])
         job.process.stdin.flush()
-    assert job.until(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
+    job.reach(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
     assert chain.suspend()
     if how == "file":
         chain.resume()
@@ -586,7 +585,7 @@ def test_input_and_unfinished_lines(chain, how, protocol):
     for rank in range(2):
         own = [int(i) for i in re.findall(rb"\[%d (\d+)\]" % rank, chain.out)]
         assert own == list(range(len(lines)))
-    # Nobody's line has been torn.
+    # No line of any rank is torn.
     whole = rb"\[0\] (\[0 \d+\]){7}|\[1\] (\[1 \d+\]){7}"
     assert all(re.fullmatch(whole, line) for line in chain.out.splitlines()), chain.out
 
@@ -608,11 +607,11 @@ def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
 
 
 def test_spawned_ranks(jobs, chain, program):
-    """They are suspended like all others; and others can be spawned when the job goes on."""
+    """They are suspended like all others; other ranks can be spawned when the job goes on."""
     words = ("20", "2", "60")
     calm = jobs.calm(2, *program("spawn"), *words)
     job = chain.start(2, *program("spawn"), *words)
-    assert job.until_event("spawned")
+    job.reach_event("spawned")
     for _ in range(3):
         time.sleep(0.2)
         if not chain.suspend():
@@ -625,7 +624,7 @@ def test_spawned_ranks(jobs, chain, program):
 
 @pytest.mark.slow
 def test_as_a_script_does_that_is_started_again(jobs, chain, program):
-    """The same command each time: it begins, goes on and comes to its end; then it begins again."""
+    """The same command each time: it begins, goes on and ends; then it begins again."""
     words = [*program("heat"), "400", "400", "24000"]
     calm = jobs.calm(2, *words)
     options = ["--resume-if-any", "--time-limit", "1.4"]
@@ -651,11 +650,11 @@ def test_as_a_script_does_that_is_started_again(jobs, chain, program):
     assert second.code == 2 and "is running" in second.errors, second.describe()
     chain.start(1, *program("heat"), "128", "128", "500", cwd=jobs.directory, options=options).wait().ok()
     same = first.wait().ok()
-    assert same.of("resumed") and same.of("wave_complete")
+    came_about(same.of("resumed") and same.of("wave_complete"), same)
 
 
 def test_the_limit_of_slurm(chain, program):
-    """From its environment, and, where that is not there, from squeue."""
+    """From its environment, or, if that lacks it, from squeue."""
     tools = chain.jobs.directory / "tools"
     tools.mkdir()
     (tools / "squeue").write_text("#!/bin/sh\n[ \"$*\" = '-h -o %L -j 77' ] && echo 0:02\n")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that are copied into a buffer and written by a process that shares the memory: where a fork takes longer than copying
-the little that has been written to."""
+"""Images that are copied into a buffer; a process that shares the memory writes them. This is for programs that wrote
+to little memory, where a fork takes longer than copying."""
 
 import contextlib
 import os
@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import MANY
+from harness import MANY, came_about
 from survival import agent_of, children_of, snapshots
 from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
-# To fork a process with so much memory takes long enough.
+# With this much memory a fork takes long enough.
 FEW = (harness.PROGRAMS / "image" / "few", 256, 250)
 
 
 @pytest.fixture(scope="module")
 def calm():
-    """What programs print undisturbed."""
+    """The output of undisturbed programs."""
     return {}
 
 
@@ -35,27 +35,31 @@ def undisturbed(jobs, calm, program):
 
 @pytest.fixture
 def directory():
-    """Of memory: the files are large."""
+    """A directory in memory, as the files are large."""
     with tempfile.TemporaryDirectory(prefix="resurgo-test-", dir="/dev/shm") as path:
         yield Path(path)
 
 
 def warm(job, rank=0):
-    """The images of a rank that have been copied into a buffer and are complete."""
+    """The images of a rank that were copied into a buffer and are complete."""
     copied = {event["image"] for event in job.events
               if event["event"] == "checkpointed" and event["rank"] == rank and event["copy"] == "warm_buffer"}
     return [event["image"] for event in written(job, rank) if event["image"] in copied]
 
 
 def until_warm(job, count=1):
-    """Waits for so many more; false when the job is over before."""
+    """Waits for `count` more; False when the job is over first."""
     before = len(warm(job))
     return job.until(lambda: len(warm(job)) >= before + count, what=f"{count} images from a buffer", timeout=60)
 
 
+def reach_warm(job, count=1):
+    job.has_reached(until_warm(job, count), "images from a buffer")
+
+
 def writers(job):
-    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket, the node
-    memory and a file. They are there for some milliseconds."""
+    """Processes that have the memory of a rank and write: children of the agent with nothing open but a socket, the
+    node memory and a file. They exist for some milliseconds."""
     found = []
     with contextlib.suppress(OSError, KeyError):
         for pid in children_of(agent_of(job, 0)):
@@ -67,7 +71,7 @@ def writers(job):
 
 
 def kill_writers(job):
-    """Kills processes that write until one has left its file; false when the job is over before."""
+    """Kills writing processes until one has left its file incomplete; False when the job is over first."""
 
     def strike():
         for pid in writers(job):
@@ -93,11 +97,11 @@ def kill(job, how):
 def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm, directory):
     expected = undisturbed(jobs, calm, FEW)
     job = start(jobs, directory, 2, *FEW, every="150ms")
-    assert until_warm(job, 3)
+    reach_warm(job, 3)
     ways = [event["copy"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 0]
     assert ways[:3] == ["forked"] * 3, ways  # they are whole
     job.kill([0], signal.SIGSTOP)
-    time.sleep(0.5)  # what is being written is complete then
+    time.sleep(0.5)  # then writing is complete
     newest = files(directory, 0)[-1]
     number = int(newest.name.rpartition("-")[2])
     damage_bit(newest)
@@ -112,7 +116,7 @@ def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm,
 def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
     expected = undisturbed(jobs, calm, FEW)
     job = start(jobs, directory, 2, *FEW, every="150ms")
-    assert until_warm(job) and kill_writers(job)
+    reach_warm(job) and kill_writers(job)
     kill(job, "alone")
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
@@ -124,7 +128,7 @@ def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
 @pytest.mark.parametrize("who", ["agent", pytest.param("dispatcher", marks=pytest.mark.soak)])
 def test_nothing_goes_on_without_the_agent_or_the_dispatcher(jobs, directory, who):
     job = start(jobs, directory, 2, *FEW[:2], 100000, every="100ms")
-    assert until_warm(job) and job.until(lambda: writers(job), what="a process that writes", timeout=60)
+    reach_warm(job) and job.until(lambda: writers(job), what="a process that writes", timeout=60)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
     agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     os.kill(agents[0], signal.SIGKILL) if who == "agent" else job.process.kill()
@@ -146,7 +150,8 @@ def killed_at_random(jobs, rng, calm, directory, program, kills):
         kill(job, ways[number % 3])
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
-    assert warm(job) and result.restarts > 0, result.describe()
+    assert warm(job), result.describe()
+    came_about(result.restarts > 0, result)
 
 
 def test_answers_are_the_same(jobs, rng, calm, directory):

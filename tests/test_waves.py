@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coordinated waves (`--protocol blocking`, `chandy-lamport` and `group`): after a failure all ranks return to the last complete wave, and the answer is
-that of an undisturbed run. Programs that message logging cannot replay finish, too."""
+"""Coordinated waves (`--protocol blocking`, `chandy-lamport` and `group`): after a failure all ranks return to the last
+complete wave, and the answer is that of an undisturbed run. Programs that message logging cannot replay finish, too."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, slow, storm
+from harness import MANY, by_rank, came_about, in_time, slow, storm
 from survival import (
     LONG,
     NONDETERMINISTIC,
@@ -31,7 +31,7 @@ from survival import (
     without_the_one_or_the_other,
 )
 
-SOME = ["master_worker", "comm_churn", "rma_halo", "heat", "futures_pi.py", *map(slow, ("cg", "transpose", "lu", "bt", "ft"))]
+SOME = ["master_worker", "rma_halo", "futures_pi.py", *map(slow, ("comm_churn", "heat", "cg", "transpose", "lu", "bt", "ft"))]
 WAVES = [*MANY, "--checkpoint-every", "20ms"]
 PATIENCE = 60.0  # seconds for striking: a job that hangs must not keep its test from saying so
 
@@ -55,7 +55,7 @@ print("rank", world.rank, state.sum().hex(), state[world.rank].tobytes().hex()[:
 """
 
 
-# What `group` has in common with `blocking` is tested at length with that.
+# `blocking` stands for what `group` has in common with it, and is tested at length.
 @pytest.fixture(params=["blocking", "chandy-lamport", pytest.param("group", marks=pytest.mark.soak)])
 def protocol(request):
     return request.param
@@ -129,8 +129,8 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert [event["image"] for event in began_from_images(result)] == [1, 1, 1]
     (wave,), (returned,), (ended,) = (result.of(kind) for kind in ("wave_complete", "returned", "job_ended"))
     assert returned["wave"] == 1 and returned["lost_seconds"] >= 0.7, result.describe()
-    assert abs(returned["lost_seconds"] - (returned["time"] - wave["time"])) < 0.1
-    assert abs(ended["lost_seconds"] - returned["lost_seconds"]) < 0.05, "nothing has been lost since"
+    in_time(abs(returned["lost_seconds"] - (returned["time"] - wave["time"])) < 0.1, (wave, returned))
+    in_time(abs(ended["lost_seconds"] - returned["lost_seconds"]) < 0.05, f"nothing has been lost since: {ended}")
     assert wave["mean_stall_seconds"] <= wave["stall_seconds"] <= wave["total_seconds"] + 0.001
     for measure in ("individual_checkpoint_seconds", "effective_delay_seconds"):
         assert ended[measure] == pytest.approx(wave["mean_stall_seconds"])
@@ -138,9 +138,9 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
-@with_group
+@pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", "group"])
 def test_threads_in_mpi(jobs, program, rng, kills, protocol):
-    """What message logging refuses."""
+    """Message logging refuses this."""
     command = program("threads") + ["4", "6000"]
     calm = jobs.calm(3, *command, protocol="none")
     job = start(jobs, protocol, 3, *command, period="100ms")
@@ -148,11 +148,12 @@ def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     print(storm(job, rng, kills or 3, calm.seconds / 2))
     result = job.wait().ok()
     assert result.out == calm.out
-    assert began_from_images(result), result.describe()
+    came_about(began_from_images(result), result)
 
 
 def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
-    """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have hardly begun."""
+    """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have
+    hardly begun."""
     calm = jobs.calm(3, *program("image/openmp"))
     crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
     try:
@@ -164,25 +165,28 @@ def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
         for process in crowd:
             process.kill()
             process.wait()
-    assert result.out == calm.out and began_from_images(result), result.describe()
+    assert result.out == calm.out, result.describe()
+    came_about(began_from_images(result), result)
     assert {failed["cause"] for failed in result.of("failed")} == {"killed by SIGKILL"}, result.describe()
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
 def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
-    """They die of themselves once, and are killed at random besides; in the end every message has come to its receiver."""
+    """They die by themselves once, and are killed at random besides; in the end every message has come to its
+    receiver."""
     marker = jobs.directory / "marker"
     command = program("nondeterministic") + [variant, "1", "3000", marker, "20000"]
     job = start(jobs, protocol, 4, *command, period="20ms")
     storm(job, rng, 2, 0.5)
     result = job.wait().ok()
     assert result.text == f"nondeterministic {variant} iterations=20000 done\n"
-    assert marker.exists() and result.of("returned"), result.describe()
+    assert marker.exists(), result.describe()
+    came_about(result.of("returned"), result)
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
 def test_kills_while_all_return(jobs, program, rng, victims, protocol):
-    """Whoever is killed again on the way back."""
+    """Ranks are killed again on the way back."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="50ms")
@@ -196,13 +200,13 @@ def test_kills_while_all_return(jobs, program, rng, victims, protocol):
             break
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result), result.describe()
+    came_about(began_from_images(result), result)
 
 
 def strike_the_returning(job, rng, most, written=0):
-    """Kills a rank when there is a wave, and so many files have been written since the last return, and then up to two that have
-    begun to return to it: they do not know their new processes' groups yet, or wait for the others. Returns how many of these
-    were hit."""
+    """Kills a rank when there is a wave, and so many files have been written since the last return. Then it kills up to
+    two ranks that have begun to return: they do not know their new processes' groups yet, or wait for the others.
+    Returns how many of these were hit."""
     hits, blows, struck = 0, 0, set()
     end = time.monotonic() + PATIENCE
     while not job.over() and hits < most and time.monotonic() < end:
@@ -247,7 +251,7 @@ def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, prot
     hits = strike_the_returning(job, rng, kills or 30)
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert hits > 0 and any(event["wave"] > 0 for event in result.of("returned"))
+    came_about(hits > 0 and any(event["wave"] > 0 for event in result.of("returned")), result)
 
 
 @pytest.mark.parametrize("how", ["file", "pipe"])
@@ -265,7 +269,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
 @with_group
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
-    """All begin again, or go on from a later wave; ranks that stand still for the next one at that moment go on."""
+    """All begin again, or go on from a later wave. Ranks that are standing still for the next one go on."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
     calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="20ms" if often else None)
@@ -292,7 +296,7 @@ def test_without_the_one_or_the_other(jobs, program, who, protocol):
 
 
 def test_always_at_the_same_place_ends_with_an_error(jobs, program, protocol):
-    """No endless loop of returns."""
+    """There is no endless loop of returns."""
     result = jobs.run(
         3, *program("crash"), "1", "segv", "2000", "always", "100000", protocol=protocol, options=every("20ms"), timeout=60
     )
@@ -331,7 +335,7 @@ def test_openblas_with_threads(jobs, rng, kills, protocol):
     print(storm(job, rng, kills or 4, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
-    assert began_from_images(result), result.describe()
+    came_about(began_from_images(result), result)
 
 
 @pytest.mark.soak
@@ -347,7 +351,7 @@ def test_soak(jobs, program, rng, kills, request, entry, size, period, protocol)
 def test_two_hundred_kills_in_a_row(jobs, program, rng, kills, name, protocol):
     command = program(name) + {"master_worker": ["60000", "3000"], "threads": ["2", "120000"]}[name]
     calm = jobs.calm(3, *command, protocol="none", timeout=600)
-    # Waves must come between, or nothing is ever done.
+    # Waves must come in between, or the job makes no progress.
     in_a_row(lambda: start(jobs, protocol, 3, *command, period="50ms"), calm, rng, 3, kills or 200, (0.1, 0.4))
 
 
@@ -360,7 +364,7 @@ def files(directory):
 
 
 def in_files(job, count):
-    """All ranks have written so many waves."""
+    """Whether all ranks have written so many waves."""
 
     def whole():
         written = [event["image"] for event in job.events if event["event"] == "image_written"]
@@ -369,9 +373,9 @@ def in_files(job, count):
     return job.until(whole, what=f"{count} waves in files")
 
 
-@pytest.mark.parametrize("name", ["heat", "messages", slow("transpose"), slow("pickles.py")])
+@pytest.mark.parametrize("name", ["heat", slow("messages"), slow("transpose"), slow("pickles.py")])
 def test_a_wave_in_files(jobs, program, rng, name, protocol):
-    """All ranks and all that sleeps are killed, several times."""
+    """All ranks and all sleeping images are killed, several times."""
     entry, command = of_catalogue(program, name)
     calm, calm_file = undisturbed(jobs, command, entry, 3)
     directory, file = jobs.directory / "images", jobs.directory / "result"
@@ -396,7 +400,7 @@ def test_a_wave_in_files(jobs, program, rng, name, protocol):
     "protocol, damaged", [("blocking", "image"), ("chandy-lamport", "image"), ("chandy-lamport", "in transit")]
 )
 def test_a_damaged_file_of_a_wave(jobs, program, protocol, damaged):
-    """The wave before is as good; the last two stay. It is not when what was in transit in it cannot be read."""
+    """The wave before is as good; the last two stay. It is not if its messages in transit cannot be read."""
     calm = jobs.calm(3, *program("heat"), "400", "400", "6000")
     directory = jobs.directory / "images"
     options = [*MANY, *every("150ms"), "--checkpoint-dir", directory]
@@ -445,8 +449,8 @@ world.barrier()
 @pytest.mark.parametrize("kept", ["asleep", "in files"])
 @pytest.mark.parametrize("kilobytes", [slow(1), 100, slow(3000)])
 def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng, kilobytes, kept):
-    """A rank without MPI calls is copied in its computation. What had been sent to it is delivered after the return, be it
-    more than a channel holds; it had been received by nobody."""
+    """A rank is copied while it computes without MPI calls. Messages that had been sent to it and that nobody had
+    received are delivered after the return, even if they are more than a channel holds."""
     directory = jobs.directory / "images"
     options = [*MANY, *(["--checkpoint-dir", directory] if kept == "in files" else [])]
     enough = jobs.directory / "enough"
@@ -456,7 +460,7 @@ def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng,
         job.process.send_signal(signal.SIGUSR1)
         job.until_event("wave_complete", wave=wave)
     times = [event["total_seconds"] for event in job.events if event["event"] == "wave_complete"]
-    assert min(times) < 0.1, f"a rank that computes is made to take part at once: {times}"
+    in_time(min(times) < 0.1, f"a rank that computes is made to take part at once: {times}")
     if kept == "in files":
         assert in_files(job, 3)
         (file,) = directory.glob("*/in-transit-3")

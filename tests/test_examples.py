@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs in examples/, which people copy: with ranks killed from outside at random moments they give the answer
+of an undisturbed run under plain MPICH, bit for bit."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import harness
+
+EXAMPLES = harness.ROOT / "examples"
+FORTRAN = {"FC": "mpifort.mpich"}  # Debian's
+# The sizes take a second or two; the line on standard error says that the ranks have begun.
+SIZES = {
+    "master_worker": ((800, 100000), (300, 4000), "tasks for"),
+    "sweep": ((120, 2000), (30, 60), "round 0 of"),
+    "cg": ((288, 600), (96, 300), "step 0 of"),
+}
+LANGUAGES = ["c", "fortran", "python"]
+ALL = [(name, language) for name in SIZES for language in LANGUAGES]
+
+
+@pytest.fixture(scope="session")
+def example(tmp_path_factory):
+    """The command line of an example; languages that cannot be built here are skipped."""
+    built = tmp_path_factory.mktemp("examples")
+    made = {}
+
+    def make(language):
+        if language == "fortran" and not (shutil.which("gfortran") and shutil.which(FORTRAN["FC"])):
+            return None
+        settings = {"MPICC": harness.MPICH / "bin/mpicc", "BUILD": built, "RESURGO": harness.RESURGO.parent.parent, **FORTRAN}
+        words = ["make", "-s", "-C", EXAMPLES, language, *(f"{name}={value}" for name, value in settings.items())]
+        done = subprocess.run(list(map(str, words)), env=harness.environment(), capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return built
+
+    def find(name, language):
+        c, python, begun = SIZES[name]
+        if language == "python":
+            return [harness.PYTHON, str(EXAMPLES / f"{name}.py"), *map(str, python)], begun
+        if language not in made:
+            made[language] = make(language)
+        if made[language] is None:
+            pytest.skip("no gfortran or no libmpich-dev: Fortran examples are left out")
+        return [str(made[language] / (name + "_f08" * (language == "fortran"))), *map(str, c)], begun
+
+    return find
+
+
+def answer_of(plain, command):
+    """Of an undisturbed run under plain MPICH. Fortran programs find its library, and Python programs our package."""
+    env = {"LD_LIBRARY_PATH": str(harness.LIBMPICH), "PYTHONPATH": str(harness.ROOT / "python")}
+    return plain(2, *command, env=env).text
+
+
+def survivors_answer(jobs, rng, command, begun, n, kills, lowest):
+    """Kills `kills` ranks, one after the other or together, and returns what the program prints."""
+    job = jobs.start(n, *command, options=["--ft"])
+    job.reach(lambda: begun in job.err.read_text(errors="replace"), what="the beginning")
+    began, span = time.monotonic(), rng.choice([0.01, 0.1, 0.6])
+    victims = rng.sample(range(lowest, n), kills)
+    for moment, rank in sorted((rng.uniform(0, span) * rng.choice([0, 1]), rank) for rank in victims):
+        time.sleep(max(0.0, began + moment - time.monotonic()))
+        job.kill([rank])
+    result = job.wait(60)
+    harness.came_about(result.of("lost"), result, "a loss")
+    # A rank that is lost just after it has printed may have printed for nothing.
+    lines = set(result.text.splitlines(keepends=True))
+    assert result.code == 0 and len(lines) == 1, result.describe()
+    return lines.pop()
+
+
+@pytest.mark.parametrize("name, language", ALL)
+def test_undisturbed(jobs, plain, example, name, language):
+    command, _ = example(name, language)
+    result = jobs.run(3, *command, options=["--ft"])
+    assert result.code == 0 and result.text == answer_of(plain, command) and result.text.startswith(name), result.describe()
+
+
+@pytest.mark.parametrize("name, language", ALL)
+def test_ranks_are_lost(jobs, plain, example, rng, name, language):
+    command, begun = example(name, language)
+    n, kills = rng.randint(4, 6), rng.randint(1, 3)
+    answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "master_worker")
+    assert answer == answer_of(plain, command)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round", range(30))
+@pytest.mark.parametrize("name, language", ALL)
+def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, round):
+    command, begun = example(name, language)
+    n = 3 + round % 7
+    kills = rng.randint(1, min(n - 1, 5))
+    answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "master_worker")
+    assert answer == answer_of(plain, command)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_without_ft_lost_ranks_begin_again(jobs, plain, example, name):
+    """The same program under transparent recovery."""
+    command, begun = example(name, "c")
+    job = jobs.start(4, *command)
+    job.reach(lambda: begun in job.err.read_text(), what="the beginning")
+    job.strike([1])
+    result = job.wait()
+    assert result.code == 0 and result.text == answer_of(plain, command) and result.restarts == 1, result.describe()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_all_languages_give_the_same(plain, example, name):
+    """Compared as Fortran writes it, and with sizes that suit Python."""
+    answers = {}
+    for language in LANGUAGES:
+        command, _ = example(name, language)
+        if language != "python":
+            command = [command[0], *map(str, SIZES[name][1])]
+        answers[language] = answer_of(plain, command).lower().split()
+    if name == "cg":  # NumPy sums in another order
+        answers.pop("python")
+    assert len(set(map(tuple, answers.values()))) == 1, answers
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_without_workers_the_master_computes(jobs, plain, example, language):
+    command, begun = example("master_worker", language)
+    job = jobs.start(3, *command, options=["--ft"])
+    job.reach(lambda: begun in job.err.read_text(), what="the beginning")
+    job.strike([1, 2])
+    result = job.wait()
+    assert result.code == 0 and result.text == answer_of(plain, command), result.describe()
+    assert "is lost; 0 are left" in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_without_the_master_the_job_ends(jobs, example, language):
+    command, begun = example("master_worker", language)
+    job = jobs.start(3, *command, options=["--ft"])
+    job.reach(lambda: begun in job.err.read_text(), what="the beginning")
+    job.strike([0])
+    result = job.wait()
+    assert result.code != 0 and "the master is lost, and all results with it; the job ends" in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_rank_and_its_partner_are_lost(jobs, plain, example, language):
+    """In the first moments after a checkpoint, when a rank and the one with its copy are killed, all begin again."""
+    command, _ = example("cg", language)
+    job = jobs.start(4, *command, options=["--ft"])
+    job.reach(lambda: "is saved" in job.err.read_text().partition("step 0 of")[2], what="a checkpoint")
+    job.strike([1, 3])  # the partner is half of all ranks away
+    result = job.wait()
+    assert result.code == 0 and result.text == answer_of(plain, command), result.describe()
+    assert "cg: 2 ranks go on from step 0\n" in result.errors, result.describe()

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images with several replicas (`--store peers:2`): so many nodes are lost at one moment, and what they had is made anew elsewhere."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import harness
+from catalogue import BY_NAME, arguments
+from harness import came_about, slow
+from survival import LONG, PROGRAMS, agent_of, compare, every, undisturbed
+from test_nodes import agents, last_lives, spread
+from test_nodes_images import images_of, waves
+
+RANKS = 5
+NODES = ["--nodes", str(RANKS), "-ppn", "1"]
+WAVES = ["blocking", "auto", "chandy-lamport", "group"]
+TOLERANT = ["pessimistic", "causal", "hierarchical"]
+PROTOCOLS = [*WAVES, "channel-memory", *TOLERANT]
+
+
+def whole(job, protocol):
+    """Waits until each rank has an image with all of its replicas: only then the next one is taken."""
+    before = waves(job)
+    if protocol in WAVES:
+        return job.until(lambda: waves(job) >= before + 2)
+    spread(job, 4)
+    return True
+
+
+def goes_on_from_images(result, protocol):
+    """No rank has begun at the beginning again."""
+    if protocol in WAVES:
+        return result.of("returned") and all(one["wave"] > 0 for one in result.of("returned"))
+    again = [one for one in result.of("started") if one["life"] > 1]
+    return again and all(one["image"] > 0 for one in again)
+
+
+def lose_together(jobs, program, rng, protocol, name, number):
+    """Two of five nodes end at one moment, when images have two replicas; a third one later, when new ones have them."""
+    entry, command = BY_NAME[name], program(name)
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / f"result{number}"
+    options = [*NODES, "--lease", "2s", "--store", "peers:2", *harness.MANY, *every("100ms")]
+    options += ["--tolerate", "node"] * (protocol in TOLERANT)
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    job.reach(lambda: len(job.lives()) == 4)
+    left = agents(job)
+    for together in (2, 1):
+        whole(job, protocol)
+        time.sleep(rng.uniform(0, 0.3))
+        if job.over():
+            break
+        victims = rng.sample(left, together)
+        left = [agent for agent in left if agent not in victims]
+        for victim in victims:
+            os.kill(victim, signal.SIGKILL)
+    result = compare(entry, job.wait(120 + 20 * expected[0].seconds), file, expected)
+    print(f"{name} {protocol}: lost {[one['node'] for one in result.of('node_lost')]}")
+    return result
+
+
+@pytest.mark.parametrize("protocol", ["blocking", "pessimistic", *map(slow, [*WAVES[1:], "channel-memory", *TOLERANT[1:]])])
+def test_two_nodes_are_lost_at_one_moment(jobs, program, rng, protocol):
+    result = lose_together(jobs, program, rng, protocol, "heat", 0)
+    came_about(len(result.of("node_lost")) >= 2, result)
+    assert goes_on_from_images(result, protocol), result.describe()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nodes_are_lost_together(jobs, program, rng, request, protocol, name):
+    for number in range(request.config.option.rounds):
+        result = lose_together(jobs, program, rng, protocol, name, number)
+        assert protocol not in WAVES or all(one["wave"] > 0 for one in result.of("returned")), result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
+def test_lost_replicas_are_made_anew(jobs, program, rng, protocol):
+    """One node is lost, and every image is on three of the others again; so the loss of any two of these is survived."""
+    options = [*NODES, "--lease", "2s", "--store", "peers:2", *every("1h")]
+    job = jobs.start(RANKS, *program("crash"), *LONG, options=options, protocol=protocol)
+    job.reach(lambda: len(job.lives()) == RANKS)
+    held = lambda: [len(images_of(agent)) for agent in agents(job)]
+    returns = lambda: sum(event["event"] == "returned" for event in job.events)
+    for _ in range(2):
+        job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0)
+    job.reach(lambda: sum(held()) == RANKS * 2 * 3)
+    for loss, (together, copies) in enumerate([(1, 3), (2, 2)]):
+        for victim in rng.sample(agents(job), together):
+            os.kill(victim, signal.SIGKILL)
+        job.reach(lambda: returns() > loss and sum(held()) >= RANKS * 2 * copies, 30)  # noqa: B023
+    assert any(event["event"] == "image_replicated" and event["anew"] for event in job.events)
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait(20)
+    assert [one["wave"] > 0 for one in result.of("returned")] == [True] * returns(), result.describe()
+    assert len(last_lives(result)) == RANKS
+
+
+def test_replicas_are_on_random_nodes_and_as_many_as_there_can_be(jobs, program):
+    """With four other nodes each of them gets some; with one there is one, which is said."""
+    options = ["--lease", "2s", *every("1h")]
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2", "--store", "peers:2", *options], protocol="blocking")
+    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0)
+    job.reach(lambda: [len(images_of(agent)) for agent in agents(job)] == [4, 4])
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait(20)
+    told = "warning: each image is to be on 2 other nodes, and there is room on 1 only"
+    assert result.errors.count(told) == 1, result.describe()
+    job = jobs.start(RANKS, *program("crash"), *LONG, options=[*NODES, "--store", "peers:0", *options], protocol="blocking")
+    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0)
+    assert not any(images_of(agent) for agent in agents(job))
+    os.kill(random.choice(agents(job)), signal.SIGKILL)
+    job.reach(lambda: any(event["event"] == "returned" for event in job.events))
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(20).of("returned")[0]["wave"] == 0
+
+
+def lose_a_rack(jobs, program, rng, protocol, options, is_whole):
+    """Two of six nodes end at one moment, neighbours of one rack, when images are as they are to be."""
+    entry, command = BY_NAME["heat"], program("heat")
+    expected = undisturbed(jobs, command, entry, 6)
+    (hosts := jobs.directory / "hosts").write_text("".join(f"198.51.100.{node}:1 rack={'abc'[node // 2]}\n" for node in range(6)))
+    ssh = jobs.directory / "ssh"
+    ssh.write_text('#!/bin/sh\nshift 6; exec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    file = jobs.directory / "result"
+    options = ["-f", hosts, "-launcher", "ssh", "-launcher-exec", ssh, "--lease", "2s", *options, *harness.MANY, *every("100ms")]
+    job = jobs.start(6, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    job.reach(lambda: len(job.lives()) == 6)
+    assert is_whole(job)
+    time.sleep(rng.uniform(0, 0.3))
+    rack = rng.randrange(3)
+    for agent in [int(agent_of(job, rank)) for rank in (2 * rack, 2 * rack + 1)]:  # each node has the rank of its number
+        os.kill(agent, signal.SIGKILL)
+    result = compare(entry, job.wait(120 + 20 * expected[0].seconds), file, expected)
+    assert {event["node"] for event in result.of("node_lost")} == {2 * rack, 2 * rack + 1}, result.describe()
+    assert goes_on_from_images(result, protocol), result.describe()
+    return result
+
+
+@pytest.mark.parametrize("protocol", ["blocking", slow("auto"), slow("channel-memory")])
+def test_a_rack_is_lost(jobs, program, rng, protocol):
+    """The images of its nodes are in other racks."""
+    lose_a_rack(jobs, program, rng, protocol, [], lambda job: whole(job, protocol))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `packaging/` has: a Debian package, and recipes that name what an installation has."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import harness
+
+PACKAGING = harness.ROOT / "packaging"
+VERSION = re.search(r'^version = "(.*)"', (harness.ROOT / "Cargo.toml").read_text(), re.M)[1]
+MODULECMD = next(iter(Path("/usr/lib").glob("*/modulecmd.tcl")), None)
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory):
+    """What the Debian package has, unpacked."""
+    if not shutil.which("dpkg-deb"):
+        pytest.skip("needs Debian's dpkg-deb")
+    place = harness.ROOT / "dist" / f"resurgo_{VERSION}_amd64.deb"
+    subprocess.run([PACKAGING / "deb.sh"], check=True, capture_output=True, timeout=120)
+    top = tmp_path_factory.mktemp("package")
+    subprocess.run(["dpkg-deb", "-x", place, top], check=True, timeout=60)
+    return top / "usr"
+
+
+def test_what_a_debian_package_has_runs(jobs, program, top):
+    resurgo = top / "bin/resurgo"
+    assert resurgo.stat().st_size < 40 << 20  # It has no debugging information.
+    result = jobs.command([resurgo, "run", "-n", "2", "--fault", "rank=1,messages=100", *program("heat"), 64, 64, 500]).wait().ok()
+    assert "rank 1 killed by SIGKILL" in result.errors
+    assert (top / "share/doc/resurgo/copyright").is_file() and not list(top.rglob("*.pyc"))
+
+
+def test_recipes_name_what_there_is(top):
+    recipe = next(PACKAGING.glob("easybuild/*.eb"))
+    values = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(recipe.read_text()).body if isinstance(node, ast.Assign)}
+    assert values["version"] == VERSION and recipe.name.startswith(f"Resurgo-{VERSION}-")
+    missing = [path for kind in ("files", "dirs") for path in values["sanity_check_paths"][kind] if not (top / path).exists()]
+    assert not missing
+    spack = (PACKAGING / "spack/packages/resurgo/package.py").read_text()
+    ast.parse(spack)
+    assert f'version("{VERSION}"' in spack and f"resurgo-{VERSION}.tar.gz" in spack
+    rust = re.search(r'rust-version = "(.*)"', (harness.ROOT / "Cargo.toml").read_text())[1]
+    assert f'"rust@{rust}:"' in spack and f"('Rust', '{rust}.0')" in recipe.read_text()
+
+
+@pytest.mark.skipif(not MODULECMD, reason="needs Debian's environment-modules")
+def test_the_module_finds_the_program(top, tmp_path):
+    modules = tmp_path / "modules/resurgo"
+    modules.mkdir(parents=True)
+    text = (PACKAGING / "modulefile").read_text()
+    (modules / VERSION).write_text(text.replace("set prefix /opt/resurgo", f"set prefix {top}"))
+    env = {**os.environ, "MODULEPATH": str(modules.parent)}
+    done = subprocess.run([MODULECMD, "sh", "load", "resurgo"], env=env, capture_output=True, text=True, timeout=30)
+    script = done.stdout + "\nresurgo --version"
+    version = subprocess.run(["sh", "-c", script], env=env, capture_output=True, text=True, timeout=30).stdout
+    assert version.startswith(f"resurgo {VERSION}"), done

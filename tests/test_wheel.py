@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python wheel: in a fresh environment, and on a distribution with an older C library."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import harness
+
+PIP = ["-m", "pip", "--disable-pip-version-check", "--quiet"]
+# pip reads no configuration of this machine.
+ENV = {**{name: value for name, value in os.environ.items() if not name.startswith("PIP_")}, "PIP_CONFIG_FILE": os.devnull}
+HEAT = (256, 256, 4000)
+
+
+def run(*command, **more):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, **{"env": ENV, "timeout": 120, **more})
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return Path(run(sys.executable, harness.ROOT / "scripts/wheel.py", "--to", tmp_path_factory.mktemp("dist")).strip())
+
+
+def test_in_a_fresh_environment(jobs, program, wheel, tmp_path):
+    """One command installs all that `make install` does; a rank is killed; and nothing is left of it in the end."""
+    environment = tmp_path / "with a space"
+    run(sys.executable, "-m", "venv", environment)
+    python, resurgo = environment / "bin/python", environment / "bin/resurgo"
+    files = lambda: {path for path in environment.rglob("*") if "__pycache__" not in path.parts}
+    before = files()
+    run(python, *PIP, "install", "--no-index", "--no-deps", wheel)
+    assert (environment / "include/resurgo/mpi-ext.h").is_file()
+    assert (environment / "share/resurgo/examples/cg.c").is_file()
+    run(python, "-c", "import resurgo")
+
+    calm = jobs.command([resurgo, "run", "-n", "4", *program("heat"), *HEAT]).wait().ok()
+    killed = jobs.command([resurgo, "run", "-n", "4", "--fault", "rank=2,messages=2000", *program("heat"), *HEAT]).wait().ok()
+    assert killed.text == calm.text and "rank 2 killed by SIGKILL" in killed.errors, killed.describe()
+    script = "from mpi4py import MPI; from resurgo import ft; print(ft.__file__, ft.is_revoked(MPI.COMM_WORLD))"
+    python_of_mpi = jobs.command([resurgo, "run", "--ft", "-n", "2", harness.PYTHON, "-c", script]).wait().ok()
+    assert python_of_mpi.text == f"{environment}/lib/resurgo/python/resurgo/ft.py False\n" * 2
+
+    run(python, *PIP, "uninstall", "--yes", "resurgo")
+    assert {path for path in files() - before if not path.is_dir()} == set()
+
+
+def test_the_same_input_gives_the_same_bytes(wheel, tmp_path):
+    again = Path(run(sys.executable, harness.ROOT / "scripts/wheel.py", "--to", tmp_path).strip())
+    assert again.name == wheel.name and again.read_bytes() == wheel.read_bytes()
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None
+        record = archive.read(next(name for name in archive.namelist() if name.endswith("/RECORD"))).decode()
+        assert {line.split(",")[0] for line in record.splitlines()} == set(archive.namelist())
+
+
+def test_what_is_not_built_is_one_error(tmp_path):
+    done = subprocess.run([harness.ROOT / "scripts/wheel.py", "--build", tmp_path, "--to", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == f"install: {tmp_path}/bin/resurgo is missing: make builds it\n", done
+    assert list(tmp_path.iterdir()) == []
+
+
+RING = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+value = world.rank
+for step in range(3000):
+    value = world.allreduce(value) % 1000003 + world.rank
+print(world.rank, value)
+"""
+# In a mount namespace and a process namespace of its own: what it mounts and starts ends with it.
+INSIDE = """
+set -e
+mount -t proc proc /proc
+mkdir -p /dev/shm
+mount -t tmpfs tmpfs /dev/shm
+python3 -m venv /environment
+/environment/bin/pip install --quiet --no-index --find-links /wheels 'resurgo[mpich]' mpi4py
+. /environment/bin/activate
+resurgo run -n 4 python /ring.py | sort
+echo killed
+resurgo run -n 4 --fault rank=2,messages=3000 python /ring.py | sort
+echo images
+resurgo run -n 4 --checkpoint-every 100ms --fault rank=1,messages=6000 python /ring.py | sort
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("debootstrap"), reason="needs root and Debian's debootstrap")
+def test_on_an_older_distribution(tmp_path):
+    """Debian 11 has glibc 2.31. `make wheel` builds for 2.28 and later."""
+    run("make", "wheel", cwd=harness.ROOT, env=os.environ, timeout=3600)
+    [wheel] = (harness.ROOT / "dist").glob("resurgo-*-manylinux_2_28_x86_64.whl")
+    top = tmp_path / "root"
+    mirror = run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").splitlines()[0]
+    run("debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bullseye", top, mirror, timeout=900)
+    wheels = top / "wheels"
+    wheels.mkdir()
+    shutil.copy(wheel, wheels)
+    needed = (harness.ROOT / "scripts/requirements-mpich.txt").read_text().splitlines()
+    libraries = [line for line in needed if line.startswith(("mpich==", "mpi4py=="))]
+    command = [harness.PYTHON, *PIP, "download", "--no-deps", "--python-version", "3.9", "--only-binary", ":all:"]
+    run(*command, "--dest", wheels, *libraries, env=os.environ, timeout=600)
+    (top / "ring.py").write_text(RING)
+    out = run("unshare", "--mount", "--pid", "--fork", "chroot", top, "/bin/sh", "-c", INSIDE, timeout=600)
+    calm, killed, images = out.replace("images\n", "killed\n").split("killed\n")
+    assert len(calm.splitlines()) == 4 and calm == killed == images, out
