@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# The ssh of these nodes: options are skipped; then come the host and the words that its shell reads.
+# The ssh of these nodes: it skips options; then come the host and the words that the host's shell reads.
 SSH = r"""#!/bin/sh
 while :; do
     case "$1" in
@@ -28,12 +28,12 @@ host="$1"; shift
 space=$(sed -n "s/^$host //p" "{table}")
 [ -n "$space" ] || { echo "ssh: Could not resolve hostname $host: Name or service not known" >&2; exit 255; }
 cd /
-exec ip netns exec "$space" unshare --uts sh -c 'hostname "$0"; exec sh -c "$*"' "$host" "$@"
+{prepare}exec ip netns exec "$space" unshare --uts sh -c 'hostname "$0"; {there}exec sh -c "$*"' "$host" "$@"
 """
 
 
 def is_possible():
-    """Namespaces and their devices can be made here."""
+    """Whether namespaces and their devices can be made here."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "unshare"))):
         return False
     name = f"rsgt{os.getpid()}"
@@ -48,7 +48,7 @@ def ip(*words):
 
 
 class Cluster:
-    """So many nodes. The machine itself is on the bridge too, at `address(0)`."""
+    """`count` nodes. The machine itself is on the bridge too, at `address(0)`."""
 
     def __init__(self, nodes):
         self.nodes = range(1, nodes + 1)
@@ -81,8 +81,9 @@ class Cluster:
 
     def make(self):
         bridge = self.bridge
-        # Without an address of its own a bridge has the least of its ports', which changes as nodes are added. A node that an earlier
-        # job still sends something to would learn the former one, and reach nothing for 8 s.
+        # Without an address of its own a bridge has the lowest of its ports' addresses, which changes as nodes are
+        # added. A node to which an earlier job still sends something would learn the former address, and reach nothing
+        # for 8 s.
         ip("link", "add", bridge, "address", "02:00:00:00:00:01", "type", "bridge")
         ip("addr", "add", f"{self.address(0)}/24", "dev", bridge)
         ip("link", "set", bridge, "up")
@@ -95,14 +96,24 @@ class Cluster:
             ip("-n", space, "addr", "add", f"{self.address(node)}/24", "dev", "eth0")
             ip("-n", space, "link", "set", "eth0", "up")
             ip("-n", space, "link", "set", "lo", "up")
-            # Whoever is compared has the same congestion control: bbr, the default of some kernels, halves the bandwidth here.
+            # All contenders get the same congestion control: bbr, the default of some kernels, halves the bandwidth
+            # here.
             ip("-n", space, "route", "replace", f"{self.net}.0/24", "dev", "eth0", "congctl", "cubic")
         self.bin.mkdir()
         table = self.directory / "hosts"
         table.write_text("".join(f"{self.address(node)} {self.space(node)}\n" for node in self.nodes))
+        self.make_ssh()
+
+    def make_ssh(self, prepare="", there=""):
+        """`prepare`: what it does on this machine before, with the node's address in $host; `there`: on the node, where that is $0."""
         ssh = self.bin / "ssh"
-        ssh.write_text(SSH.replace("{table}", str(table)))
+        table = self.directory / "hosts"
+        ssh.write_text(SSH.replace("{table}", str(table)).replace("{prepare}", prepare).replace("{there}", there))
         ssh.chmod(0o755)
+
+    def give_disks(self, disks, place):
+        """Commands on a node see a directory of the node's own, disks/ADDRESS, at `place`."""
+        self.make_ssh(f'mkdir -p -m 700 "{disks}/$host"\n', f'mount --bind "{disks}/$0" "{place}" || exit; ')
 
     def remove(self):
         for node in self.nodes:
@@ -113,11 +124,11 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def hosts(self, slots):
-        """All nodes with so many slots each, as -hosts has them."""
+        """All nodes with so many slots each, in the form of -hosts."""
         return ",".join(f"{self.address(node)}:{slots}" for node in self.nodes)
 
     def environment(self):
-        """For a launcher: its `ssh` is that of these nodes."""
+        """The environment of a launcher: its `ssh` reaches these nodes."""
         return {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
 
     def pids(self, node):
@@ -126,7 +137,7 @@ class Cluster:
         return [int(pid) for pid in found.stdout.split()]
 
     def kill(self, node):
-        """The node is switched off: everything on it ends at once."""
+        """Switches the node off: everything on it ends at once."""
         for pid in self.pids(node):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -134,14 +145,14 @@ class Cluster:
                 pass
 
     def cut(self, node):
-        """The node's cable is pulled out: it notices nothing, and nothing arrives."""
+        """Pulls out the node's cable: the node notices nothing, and nothing arrives."""
         ip("link", "set", self.link(node), "down")
 
     def heal(self, node):
         ip("link", "set", self.link(node), "up")
 
     def shape(self, node, rate):
-        """Both directions of the node's link carry no more than `rate` (of tc: "1gbit")."""
+        """Lets both directions of the node's link carry at most `rate` (of tc: "1gbit")."""
         tbf = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
         subprocess.run(["tc", "qdisc", "replace", "dev", self.link(node), *tbf], check=True)
         subprocess.run(["tc", "-n", self.space(node), "qdisc", "replace", "dev", "eth0", *tbf], check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is measured, and how their jobs are started, watched and ended."""
+"""The measured launchers, and how their jobs are started, watched and ended."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ TIMEOUT = 120.0  # seconds for one job
 
 
 def mpich():
-    """The prefix of the MPICH to compare with: that of the set-up, or the one whose mpiexec is found first."""
+    """The prefix of the MPICH to compare with: the set-up's, or the one whose mpiexec is found first."""
     found = shutil.which("mpiexec")
     if (DEPS / "mpich/bin/mpiexec").exists() or not found:
         return DEPS / "mpich"
@@ -42,7 +42,7 @@ MPICH = mpich()
 
 
 def programs():
-    """Where the programs that are measured are built: of an installation, one place for each MPICH."""
+    """The directory of the measured programs: in an installation, one for each MPICH."""
     if IS_TREE:
         return ROOT / "build/bench"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -53,7 +53,8 @@ PROGRAMS = programs()
 
 
 def make_own(directory):
-    """Makes a directory that nobody else can write to or exchange, for what is built and executed there: see own_directory.rs."""
+    """Makes a directory that nobody else can write to or exchange, for programs that are built and run there: see
+    own_directory.rs."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for place in (directory, *directory.parents):
         link, real = place.lstat(), place.stat()
@@ -66,14 +67,15 @@ def make_own(directory):
 
 
 def environment():
-    """The environment with the mpich environment active, and no settings of any MPI, libfabric or Resurgo in it."""
+    """The environment with the mpich environment active, and without settings for any MPI, libfabric or Resurgo, also
+    those of configuration files."""
     settings = re.compile(r"PMI|HYDRA|HYDI|MPI|FI_|I_MPI|OMPI|RESURGO|UCX|LD_LIBRARY_PATH|PYTHON")
     kept = {name: value for name, value in os.environ.items() if not settings.match(name)}
-    return kept | {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
+    return kept | {"RESURGO_NO_CONFIG": "1", "VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
 
 
 def prepare():
-    """Builds what is measured; ends this program with one line when something that this needs is missing."""
+    """Builds the measured programs; ends this program with one line if something for that is missing."""
     how = "run scripts/setup.sh" if IS_TREE else "activate a Python environment with the package mpich, or load its module"
     needed = [(RESURGO, "build it")] + [(MPICH / f"bin/{tool}", how) for tool in ("mpiexec", "mpicc")]
     for path, what in needed:
@@ -88,7 +90,8 @@ def prepare():
     if not IS_TREE:
         make_own(PROGRAMS)
     make = ["make", "-s", "-C", str(ROOT / "bench/programs"), f"BUILD={PROGRAMS}", f"MPICC={MPICH / 'bin/mpicc'}"]
-    make += [] if IS_TREE else ["WARNINGS="]  # other compilers warn of other things
+    make += [f"FT_INCLUDE={RESURGO.parent.parent / 'include/resurgo'}", f"FT_LIBRARY={RESURGO.parent.parent / 'lib/resurgo'}"]
+    make += [] if IS_TREE else ["WARNINGS="]  # other compilers warn about other things
     if subprocess.run(make, check=False, env=environment()).returncode != 0:
         sys.exit("bench: the programs could not be built")
 
@@ -97,7 +100,7 @@ def prepare():
 class Contender:
     name: str
     launcher: tuple
-    settings: tuple = ()  # of the environment: pairs
+    settings: tuple = ()  # in the environment: pairs
 
     def command(self, ranks, program, options=()):
         return [str(part) for part in (*self.launcher, *options, "-n", ranks, PROGRAMS / program[0], *program[1:])]
@@ -137,7 +140,7 @@ class Failed(Exception):
 
 
 def about(pid):
-    """What /proc/PID/stat says, from the process's state on."""
+    """The content of /proc/PID/stat, from the process's state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -151,7 +154,7 @@ def status(pid):
 
 
 class Job:
-    """A job that runs. Use as a context: what is left of it at the end is killed."""
+    """A running job. As a context it kills at its end what is left of the job."""
 
     def __init__(self, contender, ranks, *program, options=(), directory=None):
         self.mark = f"RESURGO_BENCH_MARK={uuid.uuid4().hex}"
@@ -170,7 +173,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                # Who measures images wants as many as are asked for.
+                # A measurement of images wants as many as it asks for.
                 env=environment() | {"RESURGO_CHECKPOINT_SHARE": "100%"} | dict(contender.settings) | {name: value},
                 cwd=self.directory,
                 start_new_session=True,
@@ -193,7 +196,7 @@ class Job:
 
     @property
     def events(self):
-        """Those so far; a line that is not complete yet is left for the next time."""
+        """The events so far; an incomplete line waits for the next call."""
         try:
             data = self.events_file.read_bytes()
         except FileNotFoundError:
@@ -220,7 +223,8 @@ class Job:
         return value
 
     def wait(self, timeout=TIMEOUT, any_code=False):
-        """Waits for the end, at most `timeout` seconds after the start; seconds from the start to it."""
+        """Waits for the end, at most `timeout` seconds after the start. Returns the seconds from the start to the
+        end."""
         if self.process.returncode is None:
             # Popen.wait with a timeout looks only every 50 ms.
             handle = os.pidfd_open(self.process.pid)
@@ -240,7 +244,7 @@ class Job:
         return f"{' '.join(self.line)}\n{self.output[-500:]}\n{self.errors[-1500:]}"
 
     def processes(self):
-        """Pids of everything the job has started that still lives."""
+        """Pids of all living processes that the job has started."""
         found = []
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
@@ -251,7 +255,7 @@ class Job:
         return found
 
     def ranks(self):
-        """Pids of the ranks, by rank; known by the variable that every launcher gives them."""
+        """Pids of the ranks, by rank; found by the variable that every launcher gives them."""
         found = {}
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -261,7 +265,7 @@ class Job:
         return found
 
     def copies(self, rank):
-        """Pids of the images of a rank that sleep."""
+        """Pids of a rank's sleeping images."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -271,11 +275,11 @@ class Job:
         return found
 
     def kill(self, pid):
-        """SIGKILL to a process of this job; False when it is no longer there."""
+        """Sends SIGKILL to a process of this job; False when it is gone."""
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
-                # The number may belong to another process by now.
+                # By now the number may belong to another process.
                 if self.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                     return True
@@ -292,14 +296,14 @@ class Job:
         return found
 
     def remember_shared_memory(self):
-        """To be called before one of the job's processes is killed."""
+        """Call before one of the job's processes is killed."""
         self.files |= self.shared_memory()
 
     def destroy(self):
         self.remember_shared_memory()
         if self.process.poll() is None:
-            # Its launcher knows also what ranks make just now.
-            self.process.terminate()
+            # The launcher also knows ranks that start just now. (By SIGTERM it would suspend a job with image files, for some seconds.)
+            self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         for _ in range(50):
@@ -317,29 +321,33 @@ class Job:
 
 
 def run(contender, ranks, *program, options=(), timeout=TIMEOUT):
-    """Runs a job to its end: its output, its seconds, and the share of the machine that others used meanwhile."""
+    """Runs a job to its end. Returns its output, its seconds, and the share of the machine that others used
+    meanwhile."""
     with Job(contender, ranks, *program, options=options) as job:
         seconds = job.wait(timeout)
         return job.output, seconds, job.others
 
 
 def stats_of(contender, ranks, *program, options=(), timeout=TIMEOUT):
-    """Runs a job of Resurgo to its end: what it has measured of itself, and the share of the machine that others used meanwhile."""
+    """Runs a job of Resurgo to its end. Returns what it measured of itself, and the share of the machine that others
+    used meanwhile."""
     with Job(contender, ranks, *program, options=(*options, "--stats-json", "stats")) as job:
         job.wait(timeout)
         return json.loads((job.directory / "stats").read_text()), job.others
 
 
 def distance():
-    """Nanoseconds that a line of the cache takes from one processor to another, in a list; an empty one if there is only one."""
+    """Nanoseconds that a cache line takes from one processor to another, in a list; empty if there is only one
+    processor."""
     answer = subprocess.run([PROGRAMS / "distance"], capture_output=True, text=True, check=False)
     return [int(line) for line in answer.stdout.split()]
 
 
 def have_memory_at_hand(mib):
-    """Takes so much, or a quarter of what is free, and gives it back, in large pages, which become small ones for who needs those. A virtual
-    machine returns what is free to its host, and who needs it next waits for the host: which contender that is must not depend on what the
-    one before has left free, nor on the size of its pages. Not much more than is needed: to return it takes the host's time."""
+    """Takes so much memory, or a quarter of what is free, and gives it back, in large pages, which become small ones
+    when small ones are needed. A virtual machine returns free memory to its host, and the next process that needs it
+    waits for the host. Which contender that is must not depend on the memory that the one before left free, nor on its
+    page size. It takes little more than needed: returning memory takes the host's time."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = mmap.mmap(-1, max(mmap.PAGESIZE, min(mib << 20, free // 4)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
@@ -349,13 +357,13 @@ def have_memory_at_hand(mib):
 
 
 class Rounds:
-    """Contenders in turn, A B C C B A A B C …: what changes on the machine meanwhile hits all alike, and so does what the one before
-    leaves behind. What others disturbed is measured again when they have become quiet, as long as there is patience."""
+    """Contenders in turn, A B C C B A A B C …: changes on the machine hit all alike, and so does what the contender
+    before leaves behind. A measurement that others disturbed is repeated when they are quiet, for a limited time."""
 
     PATIENCE = 45.0  # seconds for one measurement
 
     def __init__(self, quick, mib=640):
-        """`mib`: of memory that every contender finds at hand."""
+        """`mib`: memory that every contender finds at hand."""
         self.mib = mib
         self.patience = 0.0 if quick else self.PATIENCE
         self.disturbances = []
@@ -363,8 +371,8 @@ class Rounds:
         self.repeated = 0
 
     def go(self, contenders, repetitions, measure):
-        """`measure(contender)` returns (value, share used by others), or None to leave this contender out from then
-        on. The answer: a list of values for each contender's name."""
+        """`measure(contender)` returns (value, share used by others), or None to leave this contender out from then on.
+        Returns a list of values for each contender's name."""
         values = {contender.name: [] for contender in contenders}
         left_out = set()
         for repetition in range(repetitions):

@@ -16,14 +16,15 @@ from node_memory import NodeMemory
 from report import Section, spread
 
 MIB = 1024  # of a rank's heap, all written
-# Of memcpy's speed, what plain read() from /dev/shm into new memory of small pages reaches; seven tenths of that are wanted.
+# The share of memcpy's speed that plain read() reaches from /dev/shm into new memory of small pages. Seven tenths of
+# that are wanted.
 WAY_BACK = 0.7 * 1.8 / 12.5
 OFTEN = PESSIMISTIC.with_options("an image every 300 ms", "--checkpoint-every", "300ms")
-# Threads of a woken rank have new numbers then, and the locks that they hold are searched for in its memory.
+# Then threads of a woken rank have new numbers, and its memory is searched for the locks that they hold.
 NO_RIGHTS = Contender("without rights", ("setpriv", "--bounding-set=-checkpoint_restore,-sys_admin", *OFTEN.launcher))
 SELDOM = PESSIMISTIC.with_options("an image every 700 ms", "--checkpoint-every", "700ms")
 USUAL = PESSIMISTIC.with_options("an image every 10 s", "--checkpoint-every", "10s")
-# Runs differ by more than what that costs: ten times as many cost ten times as much.
+# Runs differ by more than that costs: ten times as many cost ten times as much.
 TENFOLD = PESSIMISTIC.with_options("an image every second", "--checkpoint-every", "1s")
 # Files go below the job's own directory.
 FILED, TENFOLD_FILED = (one.with_options(f"{one.name}, with files", "--checkpoint-dir", "images") for one in (USUAL, TENFOLD))
@@ -42,9 +43,9 @@ def stalls(quick):
 
 
 def back(contender, victim, *program):
-    """Milliseconds from SIGKILL to the new process, and to the first delivery of the woken rank."""
+    """Milliseconds from SIGKILL to the new process, and to the woken rank's first delivery."""
     with Job(contender, 2, *program) as job:
-        # It may still have been filling its memory at the first ones.
+        # At its first images the rank may still have been filling its memory.
         job.until(lambda: len(job.of("checkpointed", rank=victim)) > 4, "images")
         pid = job.of("started", rank=victim)[0]["pid"]
         with NodeMemory(pid) as memory:
@@ -60,14 +61,14 @@ def back(contender, victim, *program):
 
 
 def files_of(job):
-    """Of each image file of rank 0: milliseconds of standstill, MiB written, and seconds that took."""
+    """For each image file of rank 0: milliseconds of standstill, MiB written, and the seconds for that."""
     stood = {event["image"]: event["stall_seconds"] * 1e3 for event in job.of("checkpointed", rank=0)}
     files = [event for event in job.of("image_written", rank=0) if event["image"] in stood]
     return [(stood[event["image"]], event["written_bytes"] / 2**20, event["write_seconds"]) for event in files]
 
 
 def writes_at_rest(quick, directory):
-    """See `files_of`: all of the heap is written between two images, but nothing while a file is written."""
+    """See `files_of`: the program writes all of the heap between two images, but nothing while a file is written."""
     rounds = 8
     options = ["--checkpoint-dir", directory]
     with Job(PESSIMISTIC, 2, "dirty", 256 if quick else MIB, rounds, 1, 50, options=options) as job:
@@ -75,22 +76,22 @@ def writes_at_rest(quick, directory):
             job.until(lambda count=count: job.output.count("\n") >= count, "a heap that is written")
             subprocess.run([RESURGO, "checkpoint", str(job.process.pid)], check=True, stdout=subprocess.DEVNULL)
         job.wait()
-        # The first three are new files, and the heap may not have been there yet.
+        # The first three are new files, and perhaps there was no heap yet.
         return files_of(job)[3:], job.others
 
 
 def writes(quick, directory, every):
-    """See `files_of`: one page of EVERY is written between two images, and meanwhile."""
+    """See `files_of`: the program writes one page of EVERY between two images, and meanwhile."""
     options = ["--checkpoint-dir", directory]
     with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16 if quick else 24, every, options=options) as job:
         job.wait()
-        # The first three are written in full, and the heap may not have been there yet.
+        # The first three are written in full, and perhaps there was no heap yet.
         return files_of(job)[6:], job.others
 
 
 def rebuilt(quick, directory):
-    """Of rank 0, with all of its heap written: the size of an image file, and seconds from SIGKILL, when its snapshot is gone too,
-    until it runs again from that file, and until all of its memory is there."""
+    """For rank 0, which has written all of its heap: the size of an image file. Also seconds from SIGKILL, with its
+    snapshot gone, until it runs again from that file, and until all of its memory is there."""
     options = ["--checkpoint-dir", directory]
     with Job(SELDOM, 2, "dirty", 256 if quick else MIB, 16, options=options) as job:
         job.until(lambda: len(job.of("image_written", rank=0)) > 2, "image files", timeout=60)
@@ -116,8 +117,8 @@ def rebuilt(quick, directory):
 
 
 def seconds_of_processor(quick):
-    """Of processors, for each GiB of image files of rank 0 on the disk, all of whose heap is written between two images: what the
-    processes took that wrote them."""
+    """Processor seconds of the processes that write image files of rank 0 to the disk, for each GiB. The program writes
+    all of its heap between two images."""
     count = 4 if quick else 10
     with tempfile.TemporaryDirectory(prefix="resurgo-bench-") as directory:
         options = ["--checkpoint-dir", directory]
@@ -125,14 +126,14 @@ def seconds_of_processor(quick):
             agent = about(job.until(lambda: job.of("started", rank=0), "the rank")[0]["pid"])[1]
             files = job.until(lambda: len(job.of("image_written", rank=0)) > count and job.of("image_written", rank=0),
                               "image files", timeout=60)
-            # Of children that have ended, which all before the newest have.
+            # Those of ended children: all before the newest have ended.
             spent = sum(map(int, about(agent)[13:15])) / os.sysconf("SC_CLK_TCK")
             job.wait()
             return spent / sum(file["written_bytes"] / 2**30 for file in files[:count]), job.others
 
 
 def seconds_to_copy(mib):
-    """Of the same bytes, from memory to memory."""
+    """Seconds to copy as many bytes from memory to memory."""
     source, target = bytearray(b"x" * (mib << 20)), bytearray(mib << 20)
     times = []
     for _ in range(3):
@@ -143,7 +144,7 @@ def seconds_to_copy(mib):
 
 
 def seconds_to_write(mib, directory):
-    """Of the same bytes by plain write(): into a new file in memory, and into one that is there already."""
+    """Seconds to write as many bytes by plain write(): into a new file in memory, and into an existing one."""
     source, times = memoryview(bytearray(b"x" * (mib << 20))), ([], [])
     for _ in range(3):
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
@@ -156,7 +157,7 @@ def seconds_to_write(mib, directory):
 
 
 def seconds_to_read(mib, directory):
-    """Of the same bytes by plain read(), from a file in memory into new memory of small pages."""
+    """Seconds to read as many bytes by plain read(), from a file in memory into new memory of small pages."""
     times = []
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         os.pwrite(file.fileno(), b"x" * (mib << 20), 0)
@@ -169,7 +170,7 @@ def seconds_to_read(mib, directory):
 
 
 def seconds_of_dd(mib, directory):
-    """Of the same bytes, from nowhere to a file that is there already, around the cache."""
+    """Seconds to write as many bytes, from nowhere to an existing file, around the cache."""
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         command = ["dd", "if=/dev/zero", f"of={file.name}", "bs=8M", f"count={mib // 8}", "conv=notrunc", "oflag=direct"]
         times = []
@@ -181,7 +182,8 @@ def seconds_of_dd(mib, directory):
 
 
 def measure_files(section, rounds, quick):
-    """Image files in memory and on the disk, of a rank that writes all of its heap, or 1 % of it, between two images."""
+    """Image files in memory and on the disk, for a rank that writes all of its heap, or 1 % of it, between two
+    images."""
     mib, rows = 256 if quick else MIB, []
     places = [("/dev/shm", "memcpy", 0.7, lambda _: seconds_to_copy(mib)),
               (tempfile.gettempdir(), "dd oflag=direct", 0.8, lambda directory: seconds_of_dd(mib, directory))]
@@ -216,7 +218,7 @@ def measure_files(section, rounds, quick):
 
 
 def measure_restart(section, rounds, quick):
-    """From an image file in memory; and what plain system calls take for as many bytes."""
+    """A restart from an image file in memory, and the time of plain system calls for as many bytes."""
     mib = 256 if quick else MIB
     with tempfile.TemporaryDirectory(prefix="resurgo-bench-", dir="/dev/shm") as directory:
         copied, (new, again), read = seconds_to_copy(mib), seconds_to_write(mib, directory), seconds_to_read(mib, directory)
@@ -235,7 +237,8 @@ def measure_restart(section, rounds, quick):
 
 def measure(quick):
     section = Section("images", "Process images", quick)
-    # A heap, what the two newest images alone have of it, and two of three files: as much as `have_memory_at_hand` takes of 24 GiB.
+    # A heap, the memory that only the two newest images hold of it, and two of three files: `have_memory_at_hand` takes
+    # as much of 24 GiB.
     rounds = Rounds(quick, 5 * MIB)
     measured = rounds.go((OFTEN,), 1 if quick else 3, lambda _: stalls(quick))[OFTEN.name]
     images = [stall for stood, _ in measured for stall in stood]

@@ -25,7 +25,7 @@ SURVIVORS = (SURVIVOR, WITH_IMAGES, BLOCKING)
 
 
 def moments(seed, kills, span):
-    """When which rank is killed: independent, uniform over `span` seconds from the start of the job."""
+    """When which rank is killed: independent moments, uniform over `span` seconds from the start of the job."""
     chance = random.Random(f"{seed} {kills}")
     return sorted((chance.uniform(0, span), chance.randrange(RANKS)) for _ in range(kills))
 
@@ -35,7 +35,7 @@ def answer(output):
 
 
 def strike(job, due, rank, start, find):
-    """At `due` seconds after `start` kills `rank`, as soon as it runs; False when the job was over before."""
+    """Kills `rank` at `due` seconds after `start`, as soon as it runs; False when the job was over before."""
     while (left := start + due - time.monotonic()) > 0:
         if job.over():
             return False
@@ -49,7 +49,7 @@ def strike(job, due, rank, start, find):
 
 
 def running(job, rank):
-    """The process of a rank of a job of resurgo; None while it has none."""
+    """The process of a rank of a job of resurgo; None while the rank has none."""
     pid = None
     for event in job.events:
         if event.get("rank") == rank and event["event"] == "started":
@@ -60,14 +60,14 @@ def running(job, rank):
 
 
 def with_resurgo(contender, program, blows):
-    """Seconds to the solution, kills that struck, the answer."""
+    """Seconds to the solution, the kills that struck, and the answer."""
     with Job(contender, RANKS, *program) as job:
         struck = sum(strike(job, due, rank, job.started, partial(running, job)) for due, rank in blows)
         return job.wait(), struck, answer(job.output), job.others
 
 
 def by_hand(contender, program, blows):
-    """The same for plain MPICH: the job is started again from the beginning whenever a kill has ended it."""
+    """The same for plain MPICH: after each kill that ends the job, it starts again from the beginning."""
     start = time.monotonic()
     struck, others = 0, 0.0
     for due, rank in [*blows, (None, None)]:
@@ -150,7 +150,7 @@ def measure(quick):
 
 
 def draw(results, plain, program):
-    """Medians, and between what they lie."""
+    """Medians, and the range around them."""
     labels = {plain: f"{plain}, started again by hand"} | {survivor.name: f"resurgo, {survivor.name}" for survivor in SURVIVORS}
     counts = sorted({row[0] for row in results})
     series = {

@@ -15,14 +15,14 @@ DISTURBED = 0.10  # share above which what was measured is measured again
 
 
 def busy_seconds():
-    """CPU seconds that all processes, and the hypervisor for other machines, have used since boot."""
+    """CPU seconds since boot of all processes, and of the hypervisor for other machines."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields[:8]
     return (user + nice + system + irq + softirq + steal) * TICK
 
 
 def own_seconds():
-    """CPU seconds of this process and of what it has started and waited for."""
+    """CPU seconds of this process and of children that it has waited for."""
     total = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
         usage = resource.getrusage(who)
@@ -44,7 +44,8 @@ class Watch:
 
 
 def wait_until_quiet(patience, say=lambda text: None):
-    """Waits until others leave the machine alone, at most `patience` seconds; the share they use at the end."""
+    """Waits until others leave the machine alone, at most `patience` seconds; returns the share that they use at the
+    end."""
     end = time.monotonic() + patience
     told = False
     while True:

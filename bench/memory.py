@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a rank that waits, and of one whose log is full."""
+"""Memory of a waiting rank, and of one whose log is full."""
 
 import contextlib
 import re
@@ -20,13 +20,13 @@ IDLE_BOUND = 64  # MiB
 
 
 def pss(pid):
-    """Proportional set size in bytes: pages shared by several processes are shared out among them."""
+    """Proportional set size in bytes: each process gets its share of the pages that several have."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return int(re.search(r"^Pss:\s+(\d+)", text, re.M)[1]) << 10
 
 
 def node_memory_pss(pid):
-    """The part of it that is node memory."""
+    """The part of it that belongs to the node memory."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -38,7 +38,7 @@ def node_memory_pss(pid):
 
 
 def per_rank(job, pids, memory):
-    """MiB of a rank: its own, and its share of the node memory, whoever has touched that."""
+    """MiB of a rank: its own, and an equal share of the node memory, whichever rank has touched it."""
     own = sum(pss(pid) - (node_memory_pss(pid) if memory else 0) for pid in pids.values())
     return (own + (memory.bytes if memory else 0)) / len(pids) / MIB
 
@@ -58,7 +58,7 @@ def idle(contender, ranks):
 
 
 def loaded(contender):
-    """Most MiB a rank was seen with while much is sent."""
+    """The most MiB that a rank was seen with while it sends much."""
     with Job(contender, 2, "pingpong", 1, f"{MIB}:{TRAFFIC * 10 // 11}") as job:
         job.until(lambda: len(job.ranks()) == 2, "two ranks")
         pids = job.ranks()

@@ -6,13 +6,13 @@ import struct
 
 FD = 31  # of the node memory in every rank
 MAGIC = b"RESURGO1"
-VERSION = 19
+VERSION = 24
 CONTROL_BASE, CONTROL_STRIDE = 4096, 8192
 FIELDS = {"incarnation": 0, "replay_deliveries": 800, "first_delivery_ns": 808, "caught_up_ns": 816}
 
 
 class NodeMemory:
-    """The node memory of a running job, opened through one of its ranks; stays readable when that one is gone."""
+    """The node memory of a running job, opened through one of its ranks; it stays readable when that rank is gone."""
 
     def __init__(self, pid):
         self.fd = os.open(f"/proc/{pid}/fd/{FD}", os.O_RDONLY)

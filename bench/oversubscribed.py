@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More ranks than cores: does a waiting rank leave its core to those that have work?"""
+"""More ranks than cores: does a waiting rank leave its core to ranks with work?"""
 
 from statistics import median
 
@@ -7,7 +7,7 @@ import machine
 from contenders import DEFAULT, NONE, PESSIMISTIC, TCP, Rounds, run
 from report import Section, number, spread
 
-# What, and the longest batch: it bounds the volume that is logged.
+# The program, and the longest batch: it bounds the logged volume.
 OPERATIONS = {
     "allreduce:8": ("Allreduce 8 B", 20000),
     "allreduce:65536": ("Allreduce 64 KiB", 250),

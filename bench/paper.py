@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`resurgo bench paper`: repeats the papers' figures, one or several; what comes out is a table, a CSV and a picture of each."""
+"""`resurgo bench paper`: repeats one or several of the papers' figures; each gives a table, a CSV and a picture."""
 
 import argparse
 import difflib
@@ -26,7 +26,7 @@ def listing():
     lines = ["resurgo bench paper FIGURE... [--quick] [--out DIR] [--protocols LIST] [--ranks LIST]", ""]
     for key, paper in PAPERS.items():
         lines += [paper]
-        lines += [f"  {figure.name:<12} {figure.title}" for figure in FIGURES.values() if figure.paper == key]
+        lines += [f"  {figure.name:<15} {figure.title}" for figure in FIGURES.values() if figure.paper == key]
     lines += ["", "all: every figure. Of each, a table (.md), its numbers (.csv) and a picture (.svg) are written to --out."]
     return "\n".join(lines)
 
@@ -84,7 +84,7 @@ def main():
         print(listing())
         return 0
     figures = chosen(asked.figures)
-    # Ended from outside, it still ends the job that it is measuring.
+    # Ended from outside, this still ends the job that it measures.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         asked.out.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def draw(path, title, panels, looks):
 
 
 def draw_panel(axes, panel, looks, number):
-    """Returns what stands for each series in a legend."""
+    """Returns the legend's symbol for each series."""
     places = panel.places()
     at = {x: i for i, x in enumerate(places)}
     handles = {}

@@ -9,7 +9,7 @@ from report import Section, spread
 PROGRAMS = {"cg": ("cg", 1024, 700), "heat": ("heat", 1024, 1024, 1800)}
 QUICK = {"cg": ("cg", 512, 500), "heat": ("heat", 512, 512, 2000)}
 CONTENDERS = (DEFAULT, TCP, NONE, PESSIMISTIC, AUTO)
-SLOW = 2.0  # MPICH's slower mode is timed once when it takes so many times what the other takes
+SLOW = 2.0  # MPICH's slower mode is timed only once if it takes so many times as long as the other
 
 
 def measure(quick):

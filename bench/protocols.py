@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other protocols: ping-pong and kernels without faults, and what one late crash costs."""
+"""The other protocols: ping-pong and kernels without faults, and the cost of one late crash."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from report import Section, number, spread
 SLOW, WITHIN = 2.0, 60.0  # times the faster mode; seconds
 LATENCY_BOUND, BANDWIDTH_BOUND, KERNEL_BOUND, LATE_BOUND, PIGGYBACK_BOUND = 1.15, 0.9, 1.03, 0.1, 0.03
 KERNELS = (("cg", 2), ("cg", 4), ("lu", 2), ("lu", 4), ("ft", 2), ("ft", 4), ("bt", 4))
-# One rank is killed when nine tenths of this are done, half a minute: what is repeated is what came after the last image.
+# A rank is killed when nine tenths of this are done, half a minute: the life repeats what came after the last image.
 LATE = ("cg", 2048, 3000)
 QUICK_LATE = ("cg", 512, 4000)
 RANKS, VICTIM = 4, 1
@@ -95,8 +95,8 @@ def kernels(section, rounds, how):
 
 
 def piggybacks(section, rounds, how):
-    """What making them and taking them in takes of the processors' time, with an event logger (Bouteiller 2005, figure 8). With more ranks
-    than cores a rank's own time is mostly waiting for a core: a share of that would flatter."""
+    """The share of processor time for making and taking in piggybacks, with an event logger (Bouteiller 2005, figure
+    8). With more ranks than cores, a rank's own time is mostly waiting for a core: a share of that would flatter."""
     size_class, repetitions = how
     rows = []
     for kernel in sorted({kernel for kernel, _ in KERNELS}):
@@ -123,8 +123,8 @@ def once(contender, ranks, *program):
 
 
 def late(section, rounds, program, period, repetitions):
-    """What a crash costs: to plain MPICH, the time to solution with it less that without; here less what the same job would have taken as
-    fast as it was until then, for other jobs are seconds faster or slower anyway."""
+    """The cost of a crash. For plain MPICH: the time to solution with a crash less that without. Here: less the time
+    that the same job would have taken at its speed until then, as other jobs are seconds faster or slower anyway."""
     auto = AUTO.with_options("auto", *kills.ENDURING, "--checkpoint-every", period)
     modes = rounds.go((DEFAULT, TCP), 1, lambda one: run(one, RANKS, *program)[1:])
     plain = min((DEFAULT, TCP), key=lambda one: median(modes[one.name]))

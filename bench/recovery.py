@@ -21,8 +21,9 @@ ALLOWED = 100.0  # milliseconds beyond the program's own start-up
 
 
 def kill_once(ranks, program, victim):
-    """Kills one rank of a job and watches it come back: milliseconds to the first replayed delivery, those its first
-    life needed from its start to its first delivery, and deliveries a second in the replay over those before."""
+    """Kills one rank of a job and watches it come back. Returns the milliseconds to the first replayed delivery; the
+    milliseconds of its first life from start to first delivery; and deliveries a second in the replay over those
+    before."""
     with Job(PESSIMISTIC, ranks, *program) as job:
         job.until(lambda: len(job.of("started")) == ranks, "all ranks to start")
         pid = job.of("started", rank=victim)[0]["pid"]

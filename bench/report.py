@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures with their targets, tables of what was measured, and the file that holds both."""
+"""Figures with their targets, tables of measurements, and the file with both."""
 
 import json
 import subprocess
@@ -11,11 +11,11 @@ import machine
 from contenders import RESURGO, ROOT
 
 OUT = ROOT / "bench/out"
-ORDER = ("pingpong", "oversubscribed", "programs", "recovery", "launch", "memory", "kills", "images", "protocols", "nodes")
+ORDER = ("pingpong", "oversubscribed", "programs", "recovery", "launch", "memory", "kills", "images", "protocols", "nodes", "store")
 
 
 def number(value):
-    """Three digits that matter."""
+    """Rounded to three significant digits."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -33,14 +33,14 @@ def spread(values):
 
 
 def table(head, rows):
-    """Markdown."""
+    """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
 @dataclass
 class Figure:
-    """One line of the verdict: what, how it should be, how it is."""
+    """One line of the verdict: the subject, its target, and its value."""
 
     what: str
     target: str
@@ -83,7 +83,7 @@ class Section:
 
 
 def version():
-    told = subprocess.run([RESURGO, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    told = subprocess.run([RESURGO, "--version"], capture_output=True, text=True, check=False).stdout.split("\n")[0]
     commit = subprocess.run(
         ["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -91,7 +91,7 @@ def version():
 
 
 def saved_sections():
-    """What has been measured, this time or earlier."""
+    """The measurements of this run or of earlier ones."""
     sections = []
     for name in ORDER:
         path = OUT / f"{name}.json"

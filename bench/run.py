@@ -12,6 +12,7 @@ import sys
 import time
 
 import cluster
+import diskless
 import images
 import kills
 import launch
@@ -19,10 +20,12 @@ import machine
 import memory
 import nodes
 import oversubscribed
+import parity
 import pingpong
 import programs
 import protocols
 import recovery
+import store
 from contenders import Failed, prepare
 from report import summary, write_results
 
@@ -37,6 +40,9 @@ MEASUREMENTS = {
     "kills": kills,
     "images": images,
     "protocols": protocols,
+    "store": store,
+    "parity": parity,
+    "diskless": diskless,
 }
 
 
@@ -50,7 +56,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="few and short repetitions: shows that it works, no more")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for a quiet machine at each part")
     options = parser.parse_args()
-    # Ended from outside, it still ends the job that it is measuring.
+    # Ended from outside, this still ends the job that it measures.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     prepare()
     say(machine.description())

@@ -30,24 +30,25 @@ class Panel:
         return sorted(places) if all(isinstance(x, (int, float)) for x in places) else places
 
     def aside(self, i):
-        """How far the points of series `i` are drawn from their places, in distances of these: ranges would cover one another."""
+        """How far the points of series `i` are drawn beside their places, in distances between places: ranges would
+        cover one another."""
         has_ranges = any(len(point) > 2 for series in self.series.values() for point in series)
         return (i - (len(self.series) - 1) / 2) * min(0.08, 0.6 / len(self.series)) if has_ranges else 0.0
 
     def every(self):
-        """Of so many of them one has its name at the axis."""
+        """Of so many values, one has its name at the axis."""
         return max(1, math.ceil(len(self.places()) / 9))
 
 
 def around(x, values):
-    """A point of a series: the median of what was measured, and between what it lies."""
+    """A point of a series: the median of the measurements, and their range."""
     values = list(values)
     return (x, median(values), min(values), max(values)) if len(values) > 1 else (x, *values)
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a line looks."""
+    """The look of a line."""
 
     colour: str
     dash: str  # lengths of lines and gaps; none: it has no gaps
@@ -55,7 +56,7 @@ class Style:
 
 
 def styles(names):
-    """Each of forty has a look of its own, by colour and dashes together."""
+    """Each of forty styles has its own look, by colour and dashes together."""
     count = len(COLOURS)
     return {name: Style(COLOURS[i % count], DASHES[(i + i // count) % len(DASHES)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
 

@@ -30,7 +30,7 @@ class Life:
 
 @dataclass
 class Course:
-    """What happened to a job, in seconds since its ranks were first there."""
+    """What happened to a job, in seconds since all its ranks first ran."""
 
     lives: list
     waves: list  # when each could be returned to
@@ -60,7 +60,7 @@ def read(events):
             for rank in list(running):
                 ends(rank, at)
         elif kind == "returned":
-            # From here all ranks do again what they had done since.
+            # From here on all ranks repeat what they had done since.
             for life in lives:
                 if life.ended is not None and life.ended > waves[event["wave"]]:
                     life.thrown_away = max(life.began, waves[event["wave"]])
@@ -72,7 +72,7 @@ def read(events):
 
 
 def draw(path, title, course):
-    """Nodes one below the other, and a lane for each rank that was ever there."""
+    """Nodes one below the other, and a lane for each rank that ever ran there."""
     lanes = defaultdict(list)
     for life in course.lives:
         if life.rank not in lanes[life.node]:
@@ -104,7 +104,7 @@ def draw(path, title, course):
 
 
 def bar(life, scale, y):
-    """A life of a rank, pale where it was in vain."""
+    """A life of a rank, pale where its work was lost."""
     colour = COLOURS[life.rank % len(COLOURS)]
     left, right = scale(life.began), scale(life.ended)
     shape = lambda x, width, more: f'<rect x="{x:.1f}" y="{y + 1}" width="{max(width, 0.5):.1f}" height="{LANE - 2}" fill="{colour}"{more}/>'

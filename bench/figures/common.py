@@ -17,6 +17,8 @@ PAPERS = {
     "causal": "Bouteiller, Collin, Herault, Lemarinier, Cappello: Impact of Event Logger on Causal Message Logging "
     "Protocols for Fault Tolerant MPI (2005)",
     "Gao": "Gao, Huang, Koop, Panda: Group-based Coordinated Checkpointing for MPI: A Case Study on InfiniBand (2007)",
+    "Walters": "Walters, Chaudhary: A Scalable Asynchronous Replication-Based Strategy for Fault Tolerant MPI Applications (2007)",
+    "FT-MPI": "Gabriel, Fagg, Bukovsky, Angskun, Dongarra: A Fault-Tolerant Communication Library for Grid Environments (2003)",
 }
 SIMULATOR = RESURGO.parent.parent / "lib/resurgo/resurgo-sim"
 ENDURING = ("--max-restarts", "100000", "--max-restarts-per-rank", "100000")
@@ -110,7 +112,7 @@ class Result:
 
     @property
     def where(self):
-        """What its numbers are: "simulated", "measured" or both, as in the first column, if that tells it."""
+        """What its numbers are: "counted", "simulated", "modelled", "measured" or several, as in the first column, if that tells it."""
         return list(dict.fromkeys(row[0] for row in self.rows)) if self.columns[0] == "where" else ["measured"]
 
     def table(self, head, rows):
@@ -121,14 +123,14 @@ class Result:
         self.findings.append((claim, measured, {True: "yes", False: "**no**", None: "–"}[seen]))
 
 
-HOW = {"simulated": "simulated, with costs as given below", "measured": "measured on this machine"}
+HOW = {"counted": "counted, not measured", "simulated": "simulated, with costs as given below", "modelled": "modelled for larger clusters", "measured": "measured on this machine"}
 
 
 @dataclass(frozen=True)
 class Figure:
     name: str
     paper: str  # key of PAPERS
-    number: int
+    number: object  # of the figure, or what else it is, in words
     title: str
     measure: object  # Setting → Result
     saw: str  # what the paper saw
@@ -143,7 +145,8 @@ class Figure:
         title = f"{self.title}{' (simulated)' if result.where == ['simulated'] else ''}"
         svg.write(out / f"{self.name}.svg", title, result.panels)
         how = "; also ".join(HOW[where] for where in result.where)
-        lines = [f"# {self.title}", "", f"After figure {self.number} of {PAPERS[self.paper]}; **{how}**.", ""]
+        place = f"figure {self.number}" if isinstance(self.number, int) else self.number
+        lines = [f"# {self.title}", "", f"After {place} of {PAPERS[self.paper]}; **{how}**.", ""]
         quick = "; **quick: shows that it works, no more**" if setting.quick else ""
         lines += [f"{version()}. {machine.description()}. {time.strftime('%Y-%m-%d %H:%M')}, load {machine.load()}; {result.note}{quick}."]
         lines += ["", f"![{title}]({self.name}.svg)", ""]

@@ -6,6 +6,7 @@ import random
 import time
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
 import machine
 from contenders import DEFAULT, TCP, Failed, Job, Rounds, run
@@ -25,6 +26,19 @@ KERNELS = ("cg", "lu", "ft", "bt")
 SQUARES = (1, 4, 9, 16)
 
 
+def half_round_trips_of(result, setting, contenders, sizes, wide):
+    """Measures messages of these `sizes` into `result`; those in `wide` also have a bandwidth. Returns the runs of each contender, and the
+    median of each size."""
+    rounds = Rounds(setting.quick)
+    runs = rounds.go(contenders, 2 if setting.quick else 5, partial(half_round_trips, sizes=sizes, batches=5))
+    times = {name: {size: median(one[size] for one in values) for size in sizes} for name, values in runs.items()}
+    result.rows = [(name, size, f"{us:.4f}", f"{size / us:.3f}") for name, by in times.items() for size, us in by.items()]
+    result.table(["half a round trip, µs", *times], [[size_name(size), *(number(by[size]) for by in times.values())] for size in sizes])
+    result.table(["bandwidth, MB/s", *times], [[size_name(s), *(number(s / by[s]) for by in times.values())] for s in wide])
+    result.note = rounds.note()
+    return runs, times
+
+
 def latency_and_bandwidth(setting):
     result = Result(("contender", "bytes", "half_round_trip_us", "megabytes_per_second"))
     sizes = QUICK_SIZES if setting.quick else SIZES
@@ -33,17 +47,11 @@ def latency_and_bandwidth(setting):
         nothing_to_compare("latency and bandwidth")
     contenders = [DEFAULT, TCP]
     contenders += [v.contender(*(TOUCHED if v.protocol in LOGGING else ())) for v in variants]
-    rounds = Rounds(setting.quick)
-    runs = rounds.go(contenders, 2 if setting.quick else 5, partial(half_round_trips, sizes=sizes, batches=5))
-    times = {name: {size: median(one[size] for one in values) for size in sizes} for name, values in runs.items()}
-    result.rows = [(name, size, f"{us:.4f}", f"{size / us:.3f}") for name, by in times.items() for size, us in by.items()]
-    result.table(["half a round trip, µs", *times], [[size_name(size), *(number(by[size]) for by in times.values())] for size in sizes])
-    result.table(["bandwidth, MB/s", *times], [[size_name(s), *(number(s / by[s]) for by in times.values())] for s in sizes])
+    runs, times = half_round_trips_of(result, setting, contenders, sizes, sizes)
     names = {name: [around(size_name(size), (one[size] for one in values)) for size in sizes] for name, values in runs.items()}
     fast = {name: [around(size_name(size), (size / one[size] for one in values)) for size in sizes] for name, values in runs.items()}
     result.panels = [Panel("latency", "bytes", "half a round trip, µs", names, True), Panel("bandwidth", "bytes", "MB/s", fast, True)]
     findings_of_latency(result, times, sizes)
-    result.note = rounds.note()
     return result
 
 
@@ -124,27 +132,65 @@ def findings_of_kernels(result, slower):
             result.finding(f"{name}: as fast as without fault tolerance", text, ratio < 1.1)
 
 
-def under_faults(contender, ranks, program, interval, limit, seed):
-    """A rank is killed `interval` seconds after the one before (None: never), where there is a store with its image in memory, as if
-    its node were lost. (seconds, kills, share of others); the seconds are None when the job has not come to its end by `limit`."""
-    loses_copies = contender.name in (variant.name for variant in STORED)
+class UnderFaults(NamedTuple):
+    """One run; the seconds are None when it had not come to its end by the limit."""
+
+    seconds: float | None
+    kills: int
+    fetched: int  # returns for which images came from places
+
+
+def own_copies(contender, _ranks, victim):
+    """Where there is a store, a rank is killed with its image in memory, as if its node were lost."""
+    return [victim] if contender.name in (variant.name for variant in STORED) else []
+
+
+def under_faults(contender, ranks, program, interval, limit, seed, loses=own_copies, also=lambda lost: None):
+    """A rank is killed `interval` seconds after the one before (None: never). `loses`: the ranks whose images in memory go with it;
+    `also`: what else they lose. The run, and the share of others."""
     chance = random.Random(f"{seed} {interval}")
     with Job(contender, ranks, *program) as job:
         struck, due, victim = 0, interval or limit, chance.randrange(ranks)
         while not job.over():
             elapsed = time.monotonic() - job.started
             if elapsed > limit:
-                return None, struck, job.watch.others()
+                return UnderFaults(None, struck, len(job.of("wave_comes"))), job.watch.others()
             if elapsed >= due and (pid := running(job, victim)):
-                copies = job.copies(victim) if loses_copies else []
+                lost = loses(contender, ranks, victim)
+                copies = [copy for rank in lost for copy in job.copies(rank)]
                 if not job.kill(pid):
                     continue
                 for copy in copies:
                     job.kill(copy)
+                also(lost)
                 struck += 1
                 due, victim = elapsed + interval, chance.randrange(ranks)
             time.sleep(0.002)
-        return job.wait(), struck, job.others
+        return UnderFaults(job.wait(), struck, len(job.of("wave_comes"))), job.others
+
+
+def by_frequency(result, rounds, contenders, intervals, calm, base, strike, more=lambda run: (), beside=lambda runs: ""):
+    """Strikes all contenders at growing rates, until each makes no progress. `calm`: how often runs without faults are repeated; under faults a
+    run has many of them, and takes long. `more`: further columns of a run; `beside`: what a cell of the table says of runs besides their
+    seconds. ({contender: faults a minute at which it stopped}, the panel)."""
+    stopped, panel, table = {}, {}, {}
+    for interval in intervals:
+        going = [contender for contender in contenders if contender.name not in stopped]
+        frequency = 60 / interval if interval else 0
+        for name, runs in rounds.go(going, 1 if interval else calm, lambda contender, i=interval: strike(contender, i)).items():
+            for run in runs:
+                slow = "" if run.seconds is None else f"{100 * (run.seconds / base - 1):.1f}"
+                seconds = "" if run.seconds is None else f"{run.seconds:.3f}"
+                result.rows.append(("measured", name, f"{frequency:g}", seconds, slow, run.kills, *more(run)))
+            ended = [run.seconds for run in runs if run.seconds is not None]
+            if len(ended) * 2 <= len(runs):
+                stopped[name] = frequency
+            else:
+                panel.setdefault(name, []).append(around(f"{frequency:g}", (100 * (seconds / base - 1) for seconds in ended)))
+            table.setdefault(f"{frequency:g}", {})[name] = spread(ended) + (" †" if len(ended) < len(runs) else "") + beside(runs)
+    names = [contender.name for contender in contenders]
+    result.table(["faults a minute", *(f"{name}, s" for name in names)], [[f, *(by.get(name, "") for name in names)] for f, by in table.items()])
+    return stopped, panel
 
 
 def fault_frequency(setting):
@@ -159,31 +205,13 @@ def fault_frequency(setting):
     contenders = [v.contender(*ENDURING, "--checkpoint-every", "100ms") for v in variants]
     rounds = Rounds(setting.quick)
     reference = next((contender for contender in contenders if contender.name == "chandy-lamport"), contenders[-1])
-    base = median(under_faults(reference, ranks, program, None, 600, 0)[0] for _ in range(1 if setting.quick else 3))
+    base = median(under_faults(reference, ranks, program, None, 600, 0)[0].seconds for _ in range(1 if setting.quick else 3))
     limit = 5 * base
     intervals = [None, 0.5, 0.1] if setting.quick else [None, 4, 1, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03]
-    stopped, panel, table = {}, {}, {}
-    for interval in intervals:
-        def solution(contender, interval=interval):
-            seconds, struck, others = under_faults(contender, ranks, program, interval, limit, 1)
-            return (seconds, struck), others
-
-        going = [contender for contender in contenders if contender.name not in stopped]
-        # Under faults a run has many of them, and takes long.
-        for name, values in rounds.go(going, 3 if interval is None and not setting.quick else 1, solution).items():
-            frequency = 60 / interval if interval else 0
-            for seconds, struck in values:
-                slow = "" if seconds is None else f"{100 * (seconds / base - 1):.1f}"
-                result.rows.append(("measured", name, f"{frequency:g}", "" if seconds is None else f"{seconds:.3f}", slow, struck))
-            ended = [seconds for seconds, _ in values if seconds is not None]
-            if len(ended) * 2 <= len(values):
-                stopped[name] = frequency
-            else:
-                panel.setdefault(name, []).append(around(f"{frequency:g}", (100 * (seconds / base - 1) for seconds in ended)))
-            table.setdefault(f"{frequency:g}", {})[name] = spread(ended) + (" †" if len(ended) < len(values) else "")
+    strike = lambda contender, interval: under_faults(contender, ranks, program, interval, limit, 1)
+    stopped, panel = by_frequency(result, rounds, contenders, intervals, 1 if setting.quick else 3, base, strike)
     result.panels = [Panel(f"{' '.join(program)}, {ranks} ranks", "faults a minute", "slowdown, %", panel)]
     names = [contender.name for contender in contenders]
-    result.table(["faults a minute", *(f"{name}, s" for name in names)], [[f, *(by.get(name, "") for name in names)] for f, by in table.items()])
     result.tables.append(f"† not at its end after {number(limit)} s, five times the undisturbed run of {reference.name}. Images, or waves, every 100 ms. A fault is "
                          "SIGKILL to a random rank, so long after the one before; where there is a store (image files), also to the rank's image in memory. "
                          "A protocol that has stopped is not tried with more.")
@@ -249,10 +277,15 @@ def findings_of_copies(result, where, last, panel):
     told = "; ".join(f"{variant.name}: {'no stop' if end == float('inf') else f'stops at {end:g} a minute'}" for variant, end in zip(STORED, ends))
     result.finding(f"with local copies Chandy-Lamport makes progress at higher fault rates than with the store alone ({where})", told,
                    None if ends[0] == ends[1] else ends[0] > ends[1])
-    local, store = (dict(panel[variant.name]) for variant in STORED)
+    local, store = (slowdowns(panel[variant.name]) for variant in STORED)
     frequency = [frequency for frequency in local if frequency in store][-1]
     result.finding(f"and is slowed down less ({where})", f"{frequency} a minute: {local[frequency]:+.0f} % with local copies, {store[frequency]:+.0f} % without",
                    local[frequency] < store[frequency] if frequency != "0" else None)
+
+
+def slowdowns(points):
+    """{faults a minute: slowdown}; a point of several runs also has the least and the most."""
+    return {point[0]: point[1] for point in points}
 
 
 def least(slowed, names):
@@ -261,7 +294,7 @@ def least(slowed, names):
 
 def at_common_rate(panel):
     """The highest rate of faults at which all still end, and how much each is slowed down there."""
-    by = {name: dict(points) for name, points in panel.items()}
+    by = {name: slowdowns(points) for name, points in panel.items()}
     common = [frequency for frequency in next(iter(by.values())) if all(frequency in points for points in by.values())][-1]
     return common, {name: points[common] for name, points in by.items()}
 
