@@ -80,7 +80,7 @@ test: setup ## all tests but the long ones
 	@$(MAKE) --no-print-directory build
 	cargo test --locked --workspace
 	$(PROGRAMS)
-	$(PYTHON) -m pytest -n 2 --dist loadfile tests
+	$(PYTHON) tests/gate.py
 
 SEEDS ?= 200000
 # Of image files, of each of four kinds.

@@ -2,10 +2,14 @@
 """Fixtures of the tests of whole programs. `pytest tests` runs the short ones, `pytest tests -m soak` the long ones."""
 
 import fcntl
+import json
+import linecache
 import os
 import random
+import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -18,10 +22,34 @@ def pytest_addoption(parser):
     group.addoption("--kills", type=int, default=None, help="blows per job in tests with random kills")
     group.addoption("--rounds", type=int, default=1, help="how often soak tests repeat each job")
     group.addoption("--cases", type=int, default=None, help="of each soak test only so many cases, drawn at random")
+    group.addoption("--outcomes", default=None, help="a file for the outcome of each test, a line of JSON each (gate.py)")
+    group.addoption("--pass-number", type=int, default=1, help="of a repetition: other random numbers than before (gate.py)")
+
+
+class Outcomes:
+    """Writes down how each test ended, for gate.py."""
+
+    def __init__(self, config):
+        self.config, self.file = config, os.path.abspath(config.option.outcomes)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when != "call" and report.outcome == "passed":
+            return
+        file, colons, name = report.nodeid.partition("::")
+        test = os.path.relpath(self.config.rootpath / file) + colons + name
+        told = {"test": test, "outcome": report.outcome, **dict(report.user_properties)}
+        if report.failed:
+            last = (str(report.longrepr).splitlines() or [""])[-1]
+            jobs = [text for name, text in report.sections if name == "job"]
+            told = {"kind": "fault", "why": last[:200], **told, "jobs": jobs}
+        with open(self.file, "a") as file:
+            file.write(json.dumps(told) + "\n")
 
 
 def pytest_configure(config):
     harness.own_shared_memory()
+    if config.option.outcomes and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(config))
     # A shell or nohup that starts the tests in the background makes them ignore these signals, and jobs would, too.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -63,10 +91,32 @@ def cases_not_drawn(items, most, seed):
     return others
 
 
+# An assertion that compares what a program has said, or left in its files, with what is right.
+COMPARES = re.compile(r"assert .*\b(out|text|printed|read_bytes|read_text|by_rank|answers?)\b.*==")
+
+
+def kind_of(error):
+    """Why a test failed: missed, expired (both may be forgiven), wrong (an answer) or fault (anything else)."""
+    if error.errisinstance(harness.Expired):
+        return "expired"
+    if error.errisinstance(harness.Missed):
+        return "missed"
+    place = error.traceback[-1]
+    line = linecache.getline(str(place.path), place.lineno + 1)
+    return "wrong" if error.errisinstance(AssertionError) and COMPARES.search(line) else "fault"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
     setattr(item, f"report_{report.when}", report)
+    if report.failed:
+        report.user_properties.append(("kind", kind_of(call.excinfo)))
+        report.user_properties.append(("why", call.excinfo.exconly().splitlines()[0][:200]))
+        again = f"{harness.PYTHON} -m pytest 'tests/{item.nodeid}' --seed {item.config.option.seed}"
+        report.sections.append(("once more", again + f"\nload {harness.pressure()}, slowness {harness.SLOWNESS:.1f}"))
+        for job in getattr(item.funcargs.get("jobs"), "jobs", [])[-8:]:
+            report.sections.append(("job", job.tell()))
     return report
 
 
@@ -80,6 +130,22 @@ def built():
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         made = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
+    harness.SLOWNESS = slowness()
+
+
+# Seconds that `resurgo run -n 4 hello` takes at most on a machine that does nothing else.
+QUICK = 0.25
+
+
+def slowness():
+    """How much slower this machine is now than a quiet one: the best of three small jobs, between 1 and 8."""
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        command = [harness.RESURGO, "run", "-n", "4", harness.PROGRAMS / "hello"]
+        subprocess.run(command, env=harness.environment(), capture_output=True, timeout=60, check=False)
+        times.append(time.monotonic() - start)
+    return min(8.0, max(1.0, min(times) / QUICK))
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +162,11 @@ def jobs(tmp_path, request):
     mark = request.node.get_closest_marker("protocol")
     launcher.protocol = mark and mark.args[0]
     yield launcher
-    launcher.close()
+    report = getattr(request.node, "report_call", None)
+    if report is not None and report.failed:
+        launcher.abandon()
+    else:
+        launcher.close()
 
 
 @pytest.fixture
@@ -106,8 +176,8 @@ def seed(request):
 
 @pytest.fixture
 def rng(request, seed):
-    """Random numbers of this test; the same for the same --seed, others when the test is repeated."""
-    repeated = getattr(request.node, "execution_count", 1) - 1
+    """Random numbers of this test; the same for the same --seed, others when the gate repeats the test."""
+    repeated = request.config.option.pass_number - 1
     return random.Random(f"{seed} {request.node.name}" + f" {repeated}" * bool(repeated))
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -42,6 +43,13 @@ HERE = {"FI_TCP_IFACE": "lo"}
 CALM = {}
 MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
 TIMEOUT = 90.0  # seconds for a job that should take a few
+SHORTEST_PATIENCE = 30.0
+SLOWNESS = 1.0  # of this machine just now, at least 1 (conftest.py measures it)
+
+
+def patience(seconds):
+    """The seconds that a test waits for what should take `seconds` at most."""
+    return max(SHORTEST_PATIENCE, seconds) * SLOWNESS
 
 
 def slow(*values):
@@ -173,6 +181,30 @@ def command_of(pid):
     return "?"
 
 
+def stands_where(pid):
+    """What a process waits for, as far as the kernel and a debugger tell."""
+    told = []
+    for name in ("wchan", "syscall"):
+        with contextlib.suppress(OSError):
+            told.append(f"{name} {Path(f'/proc/{pid}/{name}').read_text().strip()}")
+    with contextlib.suppress(OSError):
+        told += re.findall(r"State:.*|voluntary_ctxt_switches:.*", Path(f"/proc/{pid}/status").read_text())
+    if shutil.which("gdb"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"]
+            stacks = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False).stdout
+            told += [line[:160] for line in stacks.splitlines() if re.match(r"#|Thread", line)]
+    return "\n    ".join(told)
+
+
+def pressure():
+    """The load of the machine."""
+    load = Path("/proc/loadavg").read_text().strip()
+    with contextlib.suppress(OSError):
+        load += "; " + Path("/proc/pressure/cpu").read_text().splitlines()[0]
+    return load
+
+
 def parent_of(pid):
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -181,7 +213,12 @@ def parent_of(pid):
 
 class Missed(AssertionError):
     """What a test is about did not come about, although its job went well: a rank was not there to be killed, the job
-    was over before there was an image, or something else made the machine slow. Such a test is repeated; a wrong answer, a hang or an error never is."""
+    was over before there was an image, or something else made the machine slow. `gate.py` tries such a test once more;
+    a wrong answer, a hang or an error never is."""
+
+
+class Expired(Missed):
+    """Something that a test waits for did not come in time."""
 
 
 def came_about(fact, result, what="what the test is about"):
@@ -202,6 +239,7 @@ class Job:
 
     def __init__(self, directory, command, stdin=None, env=None, cwd=None, events=None):
         self.directory = directory
+        self.command = " ".join(str(part) for part in command)[:500]
         self.mark = f"RESURGO_TEST_MARK={uuid.uuid4().hex}"
         self.marks = [self.mark]  # also the marks of runs that it goes on from
         self.events_file = events
@@ -212,6 +250,8 @@ class Job:
         env[name] = value
         self.awaited = env.get("AWAITED")  # while this file does not exist, the job's program takes its time
         self.started = time.monotonic()
+        self.notes = []  # what the test has done with the job: its waits and blows
+        self.before_blow = None  # the number of events before a blow that the test has not waited since
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = subprocess.Popen(
                 [str(part) for part in command],
@@ -240,6 +280,7 @@ class Job:
 
     def kill(self, ranks, number=signal.SIGKILL):
         """Signals the present processes of `ranks`; returns those that existed."""
+        self.before_blow = len(self.events)
         lives, hit = self.lives(), []
         for rank in ranks:
             if rank not in lives:
@@ -254,6 +295,7 @@ class Job:
                         hit.append(rank)
                 finally:
                     os.close(handle)
+        self.note(f"signal {number} to ranks {hit}")
         return hit
 
     def kill_one(self, rng):
@@ -264,23 +306,30 @@ class Job:
     def over(self):
         return self.process.poll() is not None
 
+    def note(self, what):
+        self.notes.append(f"{time.monotonic() - self.started:8.3f} s: {what}")
+
     def until(self, condition, timeout=30.0, what="condition"):
-        """Waits until `condition()` is true; False when the job is over first."""
+        """Waits until `condition()` is true; False when the job is over first. Tests that need it call `reach`."""
+        timeout = patience(timeout)
         end = time.monotonic() + timeout
+        self.before_blow = None
         while not condition():
             if self.over():
+                self.note(f"the job was over before {what}")
                 return bool(condition())
-            assert time.monotonic() < end, f"waited {timeout} s for {what}\n{self.result(None).describe()}"
+            if time.monotonic() > end:
+                raise Expired(f"waited {timeout} s for {what}\n{self.result(None).describe()}")
             time.sleep(0.002)
+        self.note(f"has waited for {what}")
         return True
 
     def until_another(self, kind, timeout=30.0, **fields):
-        """Waits for one more event of this kind and with these fields than exist now; False when the job is over
-        first."""
+        """Waits for one more event of this kind and with these fields than there were before the blow that the test has
+        just struck, or than there are now. False when the job is over first."""
         wanted = {"event": kind, **fields}
-        count = lambda: sum(event.items() >= wanted.items() for event in self.events)
-        before = count()
-        return self.until(lambda: count() > before, timeout, f"another {kind}")
+        before = len(self.events) if self.before_blow is None else self.before_blow
+        return self.until(lambda: any(event.items() >= wanted.items() for event in self.events[before:]), timeout, f"another {kind}")
 
     def until_event(self, kind, timeout=30.0, **fields):
         return self.until(
@@ -322,15 +371,22 @@ class Job:
     def wait(self, timeout=TIMEOUT):
         if self.awaited:
             Path(self.awaited).touch()
+        self.note("waits for the end")
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
-            states = "\n".join(f"{pid}: {command_of(pid)}" for pid in self.processes())
             described = self.result(None).describe()
+            states = "\n".join(f"{pid}: {command_of(pid)}\n    {stands_where(pid)}" for pid in self.processes()[:12])
             self.destroy()
             self.destroyed = True
-            raise AssertionError(f"the job did not end in {timeout} s\n{states}\n{described}") from None
+            raise AssertionError(f"the job did not end in {timeout} s\n{described}\n{states}") from None
+        self.note(f"has ended with {code}")
         return self.result(code)
+
+    def tell(self, most=60):
+        """The test's own deeds and the last events, for one who looks for the reason of a failure."""
+        events = [json.dumps(event)[:300] for event in self.events[-most:]]
+        return "\n".join([f"{self.directory.name}: {self.command}", *self.notes[-most:], *events])
 
     def goes_on_from(self, job):
         """Adds the marks of `job`: ranks keep the environment that they began with, in `job` or before."""
@@ -421,6 +477,15 @@ class Launcher:
             return job.wait(timeout)
         except AssertionError as hangs:  # as plain MPICH sometimes does in MPI_Comm_spawn
             raise Missed(str(hangs)) from None
+
+    def abandon(self):
+        """Ends the jobs of a test that has failed: what is left of them shows nothing more."""
+        for job in self.jobs:
+            job.destroy()
+        shared = set(os.listdir("/dev/shm")) - self.shared_memory
+        for name in shared - used_by_others(shared):
+            with contextlib.suppress(OSError):
+                os.unlink(f"/dev/shm/{name}")
 
     def close(self):
         left = []

@@ -90,7 +90,7 @@ def in_a_row(begin, calm, rng, size, blows, pauses):
     struck = 0
     while struck < blows:
         job = begin()
-        job.until(lambda job=job: len(job.lives()) == size)
+        job.reach(lambda job=job: len(job.lives()) == size)
         while struck < blows and not job.over():
             time.sleep(rng.uniform(*pauses))
             struck += len(job.kill(rng.sample(range(size), rng.choice([1, 1, 1, 2, size]))))
@@ -108,9 +108,9 @@ def ring(jobs, program, size, images, **more):
     on."""
     job = jobs.start(size, *program("crash"), *LONG, **more)
     if images == "wave_complete":
-        job.until_event(images)
+        job.reach_event(images)
     else:
-        job.until(lambda: {event["rank"] for event in job.events if event["event"] == images} == set(range(size)))
+        job.reach(lambda: {event["rank"] for event in job.events if event["event"] == images} == set(range(size)))
     return job
 
 
@@ -126,7 +126,7 @@ def goes_on_from_newest_image(jobs, program, options=()):
     time.sleep(0.5)
     newest = max(event["image"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 1)
     job.kill([1])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     job.process.terminate()
     result = job.wait(10)
     (life,) = began_from_images(result)
@@ -142,7 +142,7 @@ def again_as_soon_as_back(jobs, program, rng, victims, length, options=()):
     command = [*program("crash"), "99", "kill", "0", "always", length]
     calm = jobs.calm(3, *command)
     job = jobs.start(3, *command, options=[*MANY, *options, *every("50ms")])
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
+    job.reach(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1, 2})
     for _ in range(4):
         before = job.lives()
         job.kill(victims)
@@ -199,14 +199,14 @@ def fillers(agent):
 
 def has_images_on_request(jobs, job, servers):
     """A ring of two ranks has images when asked. It cannot be suspended, as `servers` hold state that is in no file."""
-    job.until(lambda: len(job.lives()) == 2)
+    job.reach(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
     assert "every rank has a new image" in answer.text, answer.describe()
     refused = jobs.resurgo("suspend", str(job.process.pid))
     assert refused.code != 0 and f"what its {servers} hold is in no file" in refused.errors, refused.describe()
     job.strike([1])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     job.process.terminate()
     (life,) = began_from_images(job.wait(20))
     assert life["rank"] == 1
@@ -218,13 +218,13 @@ def has_images_when_a_server_goes_on(job, pid, why):
     time.sleep(0.2)
     job.process.send_signal(signal.SIGUSR1)
     try:
-        job.until_event("not_checkpointed")
+        job.reach_event("not_checkpointed")
     finally:
         os.kill(pid, signal.SIGCONT)
     job.process.send_signal(signal.SIGUSR1)
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
+    job.reach(lambda: {event["rank"] for event in job.events if event["event"] == "checkpointed"} == {0, 1})
     before = len(job.out.read_bytes())
-    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
+    job.reach(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
     job.process.terminate()
     assert why in [event["reason"] for event in job.wait(20).of("not_checkpointed")]
 
@@ -232,7 +232,7 @@ def has_images_when_a_server_goes_on(job, pid, why):
 def without_the_one_or_the_other(jobs, program, who, images, options=(), **more):
     """Kills the agent or the dispatcher: nothing stays behind, not even sleeping images."""
     job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)
-    job.until(lambda: len(snapshots(job)) >= 3)
+    job.reach(lambda: len(snapshots(job)) >= 3)
     ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
     agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     if who == "dispatcher":

@@ -167,14 +167,14 @@ def test_an_image_is_lost(jobs, program):
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(3, *command)
     job = start(jobs, 3, *command)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     job.kill([1], signal.SIGSTOP)  # the next wave begins at once, and would bring another image
     assert kill_snapshots(job, 2) == 1
-    job.until_event("image_lost")
+    job.reach_event("image_lost")
     job.kill([0])
-    job.until(lambda: [event["event"] for event in job.events].count("started") > 3)
+    job.reach(lambda: [event["event"] for event in job.events].count("started") > 3)
     assert not [event for event in job.events if event["event"] == "returned"]
     job.kill([2])
     result = job.wait().ok()
@@ -235,7 +235,7 @@ def test_one_rank_that_cannot_be_in_a_wave(jobs):
     calm = jobs.calm(3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET)
     job = start(jobs, 3, harness.PYTHON, "-c", ONE_WITH_A_SOCKET, options=every("200ms"))
     for rank in (0, 2):
-        job.until_event("checkpointed", rank=rank)
+        job.reach_event("checkpointed", rank=rank)
     for victims in ([0], [1], [0, 1, 2]):
         job.kill(victims)
         time.sleep(0.2)

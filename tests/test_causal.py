@@ -134,10 +134,10 @@ else:
 def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
     command = [harness.PYTHON, "-c", SILENT, tmp_path]
     job = jobs.start(4, *command, options=[*MANY, *node("manetho", loggers)])
-    job.until(lambda: (tmp_path / "silent").exists())
+    job.reach(lambda: (tmp_path / "silent").exists())
     for life in (1, 2):
         job.strike([2])
-        job.until_event("caught_up", rank=2, life=life + 1)
+        job.reach_event("caught_up", rank=2, life=life + 1)
     (tmp_path / "go").touch()
     result = job.wait().ok()
     lines = result.text.splitlines()
@@ -164,9 +164,9 @@ else:
 comm.barrier()
 """
     job = jobs.start(3, harness.PYTHON, "-c", source, tmp_path, options=[*MANY, *node("logon", 0)])
-    job.until(lambda: (tmp_path / "printed").exists())
+    job.reach(lambda: (tmp_path / "printed").exists())
     job.strike([0])
-    job.until_event("started", rank=0, life=2)
+    job.reach_event("started", rank=0, life=2)
     (tmp_path / "go").touch()
     result = job.wait().ok()
     assert "printed something else" not in result.errors and len(result.text.splitlines()) == 400
@@ -179,8 +179,8 @@ def logger_of(job, number=0):
 
 
 def kill_logger(job, number=0):
-    job.until_event("event_logger_started", logger=number, timeout=60)
-    job.until(lambda: job.lives())
+    job.reach_event("event_logger_started", logger=number, timeout=60)
+    job.reach(lambda: job.lives())
     pid = logger_of(job, number)
     assert job.mark.encode() in open(f"/proc/{pid}/environ", "rb").read()
     os.kill(pid, 9)
@@ -194,7 +194,7 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     options = [*MANY, "--tolerate", "node"]
     job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
     for _ in range(2):
-        job.until_event("event_logger_started")
+        job.reach_event("event_logger_started")
         time.sleep(rng.uniform(0.05, calm.seconds / 3))
         before = kill_logger(job)
         job.kill([rng.randrange(4)])
@@ -257,7 +257,7 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
     calm, file = expected = undisturbed(jobs, command, entry, 4)
     options = [*MANY, "--tolerate", "node"]
     job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
-    job.until_event("event_logger_started")
+    job.reach_event("event_logger_started")
     time.sleep(rng.uniform(0.05, calm.seconds / 3))
     os.truncate(journal_of(job), 0)
     kill_logger(job)
@@ -270,8 +270,8 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
 def test_an_event_logger_that_cannot_be_started_ends_the_job(jobs, program):
     """The launcher has no more descriptors for another one."""
     job = jobs.start(2, *program("crash"), *LONG, options=["--tolerate", "node"], protocol="pessimistic")
-    job.until_event("event_logger_started")
-    job.until(lambda: len(job.lives()) == 2, what="the ranks")
+    job.reach_event("event_logger_started")
+    job.reach(lambda: len(job.lives()) == 2, what="the ranks")
     launcher = job.process.pid
     taken = {int(number) for number in os.listdir(f"/proc/{launcher}/fd")}
     lowest_free = min(set(range(len(taken) + 1)) - taken)

@@ -53,7 +53,7 @@ def test_a_different_message_is_detected(jobs, program, variant, count):
 
 
 def memory_of(job, number=0):
-    job.until_event("channel_memory_started", memory=number)
+    job.reach_event("channel_memory_started", memory=number)
     started = [event for event in job.events if event["event"] == "channel_memory_started"]
     pid = next(event["pid"] for event in started if event["memory"] == number)
     assert job.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
@@ -62,7 +62,7 @@ def memory_of(job, number=0):
 
 def test_the_job_ends_with_its_channel_memory(jobs, program):
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=memories(2))
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.3)
     os.kill(memory_of(job, 1), signal.SIGKILL)
     result = job.wait(20)
@@ -86,14 +86,14 @@ def test_servers_listen_on_any_address(jobs, program, rng, servers, listens):
 
 def test_a_rank_needs_no_other_to_come_back(jobs, program):
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=[*MANY, *memories(2)])
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.3)
     job.strike([0, 2], signal.SIGSTOP)
     job.strike([1])
-    job.until_event("caught_up", rank=1, life=2)
+    job.reach_event("caught_up", rank=1, life=2)
     job.strike([0, 2], signal.SIGCONT)
     before = len(job.out.read_bytes())
-    job.until(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
+    job.reach(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
     job.process.terminate()
     result = job.wait(20)
     repeated = [event["deliveries"] for event in result.of("caught_up")]
@@ -138,10 +138,10 @@ def test_a_rank_that_does_not_read_stops_nobody(jobs, tmp_path, stopped):
     spill.mkdir()
     options = [*MANY, *memories(1), "--log-memory", "1M", "--spill-dir", spill]
     job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "20", options=options)
-    job.until(lambda: (tmp_path / "slow").exists())
+    job.reach(lambda: (tmp_path / "slow").exists())
     if stopped:
         job.strike([2], signal.SIGSTOP)
-    job.until(lambda: (tmp_path / "sent").exists())
+    job.reach(lambda: (tmp_path / "sent").exists())
     if stopped:
         job.strike([2], signal.SIGCONT)
     (tmp_path / "go").touch()
@@ -215,7 +215,7 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
     options = [*MANY, *memories(2), "--channel-memory", f"{host}:0", *images]
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     job = jobs.start(3, *command, ":", "-n", "1", *inside, options=options)
-    job.until(lambda: 3 in job.lives())
+    job.reach(lambda: 3 in job.lives())
     time.sleep(rng.uniform(0.2, 0.4))
     pid = job.lives()[3][0]
     assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -226,11 +226,11 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
         lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
         return len([line for line in lines if line.split()[2].startswith(memory)])
 
-    job.until(lambda: connected() == 2, what="two connections")
+    job.reach(lambda: connected() == 2, what="two connections")
     if images:
-        job.until_event("checkpointed", rank=3)
+        job.reach_event("checkpointed", rank=3)
     job.strike([3])
-    job.until(lambda: job.lives().get(3, (0, 1))[1] > 1)
+    job.reach(lambda: job.lives().get(3, (0, 1))[1] > 1)
     if images:
         pid = job.lives()[3][0]
         assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
@@ -249,10 +249,10 @@ def test_a_rank_in_a_namespace_of_its_own_has_no_files(jobs, program, tmp_path, 
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     options = [*MANY, *memories(1), "--channel-memory", f"{host}:0", *every("100ms"), "--checkpoint-dir", tmp_path / "images"]
     job = jobs.start(1, *command, ":", "-n", "1", *inside, options=options)
-    job.until_event("image_not_written", rank=1)
-    job.until_event("image_written", rank=0)
+    job.reach_event("image_not_written", rank=1)
+    job.reach_event("image_written", rank=0)
     job.kill([1])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     assert os.readlink(f"/proc/{job.lives()[1][0]}/ns/net") != os.readlink("/proc/self/ns/net")
     assert not list((tmp_path / "images").glob("*/rank-1.image-*"))
     job.process.terminate()
@@ -268,12 +268,12 @@ def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
     job = jobs.start(2, *command, ":", "-n", "1", *inside, options=options)
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.3)
     cut = subprocess.run(["ip", "netns", "exec", name, "ss", "-K", "dst", host], capture_output=True, text=True)
     if "ESTAB" not in cut.stdout:
         pytest.skip("the kernel does not let connections be cut")
-    job.until_event("caught_up", rank=2, life=2)
+    job.reach_event("caught_up", rank=2, life=2)
     job.process.terminate()
     assert len(job.wait(20).of("failed")) == 1
 
@@ -336,7 +336,7 @@ else:
 
 def test_a_rank_says_nothing_that_its_channel_memory_may_not_hear(jobs, tmp_path):
     job = jobs.start(2, harness.PYTHON, "-c", UNREAD, tmp_path, options=[*MANY, *memories(1)])
-    job.until(lambda: (tmp_path / "served").exists())
+    job.reach(lambda: (tmp_path / "served").exists())
     time.sleep(0.3)
     memory = memory_of(job)
     os.kill(memory, signal.SIGSTOP)
@@ -346,11 +346,11 @@ def test_a_rank_says_nothing_that_its_channel_memory_may_not_hear(jobs, tmp_path
         said = b"two" in job.out.read_bytes()
         if said:
             job.kill([1])
-            job.until_event("failed", rank=1)
+            job.reach_event("failed", rank=1)
     finally:
         os.kill(memory, signal.SIGCONT)
     if not said:
-        job.until(lambda: b"two" in job.out.read_bytes(), what="what rank 1 prints")
+        job.reach(lambda: b"two" in job.out.read_bytes(), what="what rank 1 prints")
         job.kill([1])
     (tmp_path / "killed").touch()
     result = job.wait().ok()

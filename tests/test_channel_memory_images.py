@@ -128,7 +128,7 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     calm = jobs.calm(2, *command)
     options = [*MANY, *bound, *every("20ms"), "--stats-json", stats]
     job = jobs.start(2, *command, options=options)
-    job.until(lambda: len(job.events) > 40)
+    job.reach(lambda: len(job.events) > 40)
     time.sleep(0.3)
     job.kill([1])
     result = job.wait().ok()
@@ -153,11 +153,11 @@ def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path)
     """120 MiB wait for the rank in its channel memory, however many images it has meanwhile."""
     options = [*memories(1), *every("20ms")]
     job = jobs.start(3, harness.PYTHON, "-c", SLOW, tmp_path, "60", options=options)
-    job.until(lambda: (tmp_path / "slow").exists())
+    job.reach(lambda: (tmp_path / "slow").exists())
     before = resident(job.lives()[2][0])
-    job.until(lambda: (tmp_path / "sent").exists())
+    job.reach(lambda: (tmp_path / "sent").exists())
     taken = len(job.events)
-    job.until(lambda: len([e for e in job.events[taken:] if e["event"] == "checkpointed" and e["rank"] == 2]) >= 20)
+    job.reach(lambda: len([e for e in job.events[taken:] if e["event"] == "checkpointed" and e["rank"] == 2]) >= 20)
     grown = resident(job.lives()[2][0]) - before
     (tmp_path / "go").touch()
     result = job.wait().ok()
@@ -195,7 +195,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
     # While it is stopped, it cannot have a new image before it dies.
     job.kill([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
-    job.until_event("image_lost", rank=1)
+    job.reach_event("image_lost", rank=1)
     job.kill([1])
     result = job.wait(20)
     assert result.code == 1, result.describe()
@@ -205,7 +205,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
 def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program):
     """It cannot confirm that it has everything."""
     job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
-    job.until(lambda: len(job.lives()) == 2)
+    job.reach(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     job.reach_event("channel_memory_started")
     pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")

@@ -45,7 +45,7 @@ def test_waves_are_read_from_files(inside, program, tmp_path, protocol):
     for life in (2, 3):
         if until_written(job, 1, 2 * life):
             kill_with_snapshots(job, 1)
-            job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
+            job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()
     came_about(from_files(result), result)

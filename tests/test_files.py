@@ -59,7 +59,7 @@ def images(job, ranks):
 
 def have_images(job, directory, ranks):
     """All ranks have images with their files open: a life from before would open a file for appending once more."""
-    job.until(lambda: all((directory / f"own-{rank}").exists() for rank in range(ranks)), what="files")
+    job.reach(lambda: all((directory / f"own-{rank}").exists() for rank in range(ranks)), what="files")
     before = images(job, ranks)
     return job.until(lambda: all(now > then + 1 for now, then in zip(images(job, ranks), before)), what="images")
 
@@ -73,7 +73,7 @@ def struck(job, directory, tmp_path, kept, rng, kills):
     """Kills ranks of a job of two that has images, and waits for its end."""
     have_images(job, directory, 2)
     if kept == "in files":
-        job.until(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
+        job.reach(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
     print(storm(job, rng, kills or 5, 1.0))
     result = job.wait().ok()
     came_about(began_from_images(result), result)
@@ -272,7 +272,7 @@ def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did
     calm, job = run("calm", protocol="none")
     expected = job.wait().ok()
     directory, job = run("killed", protocol=protocol, options=[*MANY, *images])
-    job.until(lambda: (directory / "step-10").exists(), what="a file")
+    job.reach(lambda: (directory / "step-10").exists(), what="a file")
     job.kill([0])
     print(storm(job, rng, kills or 3, 0.8))
     result = job.wait().ok()

@@ -58,9 +58,9 @@ while time.monotonic() < end:
 )
 def test_formation(jobs, how, talk, expected, is_global):
     job = jobs.start(6, *python(TALK), *talk, protocol="group", options=how)
-    job.until(lambda: job.out.read_bytes().count(b"talks") == 6)
+    job.reach(lambda: job.out.read_bytes().count(b"talks") == 6)
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     job.process.terminate()
     (wave,) = job.wait(10).of("wave_complete")
     assert (wave["groups"], wave["communication_is_global"]) == (expected, is_global)
@@ -171,10 +171,10 @@ print("rank", world.rank, "has all", flush=True)
 def test_who_computes_delays_no_wave(jobs):
     enough = jobs.directory / "enough"
     job = jobs.start(4, *python(COMPUTES), enough, protocol="group", options=[*MANY, *by_size(1)])
-    job.until(lambda: job.out.read_bytes().count(b"computes") == 4)
+    job.reach(lambda: job.out.read_bytes().count(b"computes") == 4)
     for wave in range(1, 6):
         job.process.send_signal(signal.SIGUSR1)
-        job.until_event("wave_complete", wave=wave)
+        job.reach_event("wave_complete", wave=wave)
     enough.touch()
     job.kill([2])
     result = job.wait().ok()
@@ -190,10 +190,10 @@ def test_groups_write_their_files_in_turn(jobs, program, at_once):
     directory = jobs.directory / "images"
     options = [*by_size(1), "--groups-at-once", at_once, "--checkpoint-dir", directory]
     job = jobs.start(4, *program("heat"), "4000", "4000", "100000", protocol="group", options=options)
-    job.until(lambda: len(job.lives()) == 4)
+    job.reach(lambda: len(job.lives()) == 4)
     time.sleep(0.5)
     job.process.send_signal(signal.SIGUSR1)
-    job.until(lambda: len([event for event in job.events if event["event"] == "image_written"]) == 4)
+    job.reach(lambda: len([event for event in job.events if event["event"] == "image_written"]) == 4)
     job.process.terminate()
     written = job.wait(20).of("image_written")
     for place, event in enumerate(written):

@@ -48,18 +48,18 @@ def test_other_groups_are_not_restarted(jobs, program):
     command = program("crash") + ["99", "kill", "0", "never", "30000"]
     calm = jobs.run(6, *command).ok()
     job = start(jobs, 6, *command, options=PAIRS)
-    job.until(lambda: b"rank 3 iteration 100 " in job.out.read_bytes())
+    job.reach(lambda: b"rank 3 iteration 100 " in job.out.read_bytes())
     job.kill([3])
-    job.until_event("returned", ranks=[2, 3], wave=0)
-    job.until_event("caught_up", rank=2)
-    job.until_event("caught_up", rank=3)
+    job.reach_event("returned", ranks=[2, 3], wave=0)
+    job.reach_event("caught_up", rank=2)
+    job.reach_event("caught_up", rank=3)
     job.process.send_signal(signal.SIGUSR1)
     for ranks in ([0, 1], [2, 3], [4, 5]):
-        job.until_event("wave_complete", ranks=ranks)
+        job.reach_event("wave_complete", ranks=ranks)
     for victims in ([2], [2, 3], [3]):
         returns = len([event for event in job.events if event["event"] == "returned"])
         job.kill(victims)
-        job.until(lambda: len([e for e in job.events if e["event"] == "returned"]) > returns)
+        job.reach(lambda: len([e for e in job.events if e["event"] == "returned"]) > returns)
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert check_who_returned(result) == {1}
@@ -156,15 +156,15 @@ def test_a_sleeping_image_is_lost(jobs, program):
     """No image is in a file: a failure in its group ends the job; a failure in another group does not."""
     command = program("crash") + ["99", "kill", "0", "always", "100000000"]
     job = start(jobs, 4, *command, options=PAIRS)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
     for ranks in ([0, 1], [2, 3]):
-        job.until_event("wave_complete", ranks=ranks)
+        job.reach_event("wave_complete", ranks=ranks)
     job.kill([1], signal.SIGSTOP)  # the next wave of its group begins at once, and would bring another image
     assert kill_snapshots(job, 0) == 1
-    job.until_event("image_lost")
+    job.reach_event("image_lost")
     job.kill([2])
-    job.until_event("returned", ranks=[2, 3], wave=1)
+    job.reach_event("returned", ranks=[2, 3], wave=1)
     job.kill([0])
     result = job.wait()
     assert result.code == 1 and "no wave whose images can all be used" in result.errors, result.describe()

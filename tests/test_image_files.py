@@ -150,7 +150,7 @@ def survives_by_files(jobs, program, tmp_path, name, options):
         before = job.lives().get(rank, (0, 1))[1]
         if until_written(job, rank):
             kill_with_snapshots(job, rank)
-            job.until(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
+            job.reach(lambda rank=rank, before=before: job.lives().get(rank, (0, 0))[1] > before, what="the next life")
     result = job.wait().ok()
     assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
@@ -173,7 +173,7 @@ def test_answers_are_the_same(jobs, program, tmp_path, name, options):
     for rank in (0, 2):
         if until_written(job, rank):
             kill_with_snapshots(job, rank)
-            job.until(lambda rank=rank: job.lives().get(rank, (0, 0))[1] > 1, what="the next life")
+            job.reach(lambda rank=rank: job.lives().get(rank, (0, 0))[1] > 1, what="the next life")
     result = job.wait().ok()
     assert sorted(result.out.splitlines()) == sorted(calm.out.splitlines())
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
@@ -189,7 +189,7 @@ def test_a_rebuilt_rank_is_rebuilt_again(jobs, program, tmp_path, options):
         if not until_written(job, 1, before + 2):
             break
         kill_with_snapshots(job, 1)
-        job.until(lambda life=life: job.lives().get(1, (0, 0))[1] > life, what="the next life")
+        job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] > life, what="the next life")
     result = job.wait().ok()
     assert result.out == calm.out
     assert len(from_files(result)) >= 2, result.describe()
@@ -216,10 +216,10 @@ def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
 
     for life, kill in ((2, job.kill), (3, lambda ranks: kill_with_snapshots(job, *ranks))):
         until_written(job, 1, 2 * life)
-        job.until(sleeps, what="a newest image that sleeps")
+        job.reach(sleeps, what="a newest image that sleeps")
         assert oom_scores(snapshots(job)) == {1000}
         kill([1])
-        job.until(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
+        job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
         assert oom_scores(pid for pid, _ in job.lives().values()) == {300}
     result = job.wait().ok()
     assert result.out == calm.out
@@ -245,7 +245,7 @@ def killed_after_changes(jobs, rng, directory, kills=3, before=(), options=(), i
         number = job.lives()[rank][1]
         kill_with_snapshots(job, rank)
         partly.append(newest["written_bytes"] < newest["bytes"] / 2)
-        job.until(lambda rank=rank, number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
+        job.reach(lambda rank=rank, number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
     return job.wait().ok(), partly
 
 
@@ -648,7 +648,7 @@ def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, progr
     reach_written(job, 0)
     (own,) = directory.iterdir()
     for _ in range(5):
-        job.until(lambda: (own / "rank-0.new").exists(), what="a file being written")
+        job.reach(lambda: (own / "rank-0.new").exists(), what="a file being written")
         kill_with_snapshots(job, 1 if job.over() else 0)
         time.sleep(0.1)
     result = job.wait().ok()
@@ -664,7 +664,7 @@ def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, 
     (own,) = directory.iterdir()
     woken = 0
     for _ in range(5):
-        job.until((own / "rank-0.new").exists, what="a file being written")
+        job.reach((own / "rank-0.new").exists, what="a file being written")
         if job.over():
             break
         count = len(lives(job, 0))
@@ -674,7 +674,7 @@ def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, 
             break
         woken += half_written and not lives(job, 0)[-1]["from_file"]
         # It has some for a moment while its own next image is taken.
-        job.until(lambda: not of_the_writer(job, 0), timeout=5, what="only its own descriptors")
+        job.reach(lambda: not of_the_writer(job, 0), timeout=5, what="only its own descriptors")
     job.wait().ok()
     assert woken
 

@@ -101,7 +101,7 @@ def test_input_between_images(jobs, rng, how):
     command = [harness.PYTHON, "-c", READER]
     calm = feed(jobs, 2, command, text, how).wait().ok()
     job = feed(jobs, 2, command, text, how, options=[*MANY, *every("50ms")])
-    job.until_event("checkpointed", rank=0)
+    job.reach_event("checkpointed", rank=0)
     for _ in moments(rng, 3, 0.7):
         job.kill([0])
     result = job.wait().ok()
@@ -128,7 +128,7 @@ def test_the_log_stays_bounded(jobs):
     command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
     calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=[*bound, *every("20ms")])
-    job.until(lambda: len(job.events) > 20)
+    job.reach(lambda: len(job.events) > 20)
     time.sleep(0.5)
     job.kill([1])
     result = job.wait().ok()
@@ -143,10 +143,10 @@ def test_an_image_that_was_killed_is_replaced(jobs, program):
     assert kill_snapshots(job) == 3
     lost = len(job.events)
     taken = lambda: {event["rank"] for event in job.events[lost:] if event["event"] == "checkpointed"}
-    job.until(lambda: taken() == {0, 1, 2})
+    job.reach(lambda: taken() == {0, 1, 2})
     job.kill([0, 1, 2])
     for rank in range(3):
-        job.until_event("caught_up", rank=rank)
+        job.reach_event("caught_up", rank=rank)
     job.process.terminate()
     result = job.wait(10)
     assert len(began_from_images(result)) == 3 and result.code == 143, result.describe()
@@ -158,7 +158,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
     # While it is stopped, it cannot have a new image before it dies.
     job.kill([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
-    job.until_event("image_lost", rank=1)
+    job.reach_event("image_lost", rank=1)
     job.kill([1])
     result = job.wait(20)
     assert result.code == 1, result.describe()
@@ -181,7 +181,7 @@ def test_a_shell_has_no_image_but_recovers(jobs, program):
         event["event"] == "not_checkpointed" and event["rank"] == rank and "a wrapper" in event["reason"]
         for event in job.events
     )
-    job.until(lambda: refused(0) and refused(1))
+    job.reach(lambda: refused(0) and refused(1))
     job.kill([1])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out) and not result.of("checkpointed")
@@ -220,7 +220,7 @@ def test_a_rank_that_cannot_make_a_thread(jobs, program, protocol, kind):
     user = ["setpriv", "--reuid=54321", "--clear-groups"]
     as_user = f"exec {' '.join([*user, *command])}"
     job = jobs.start(3, "bash", "-c", as_user, options=[*MANY, *every("20ms")], protocol=protocol)
-    job.until_event(kind)
+    job.reach_event(kind)
     pid = job.lives()[1][0]
     limit = lambda processes: subprocess.run([*user, "prlimit", f"--pid={pid}", f"--nproc={processes}:"], check=True)
     limit(1)
@@ -242,13 +242,13 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(jobs, program, protocol):
     calm = jobs.calm(3, *command)
     job = jobs.start(3, *command, options=[*MANY, *every("200ms")], protocol=protocol)
     kind = "checkpointed" if protocol == "pessimistic" else "wave_complete"
-    job.until_event(kind)
+    job.reach_event(kind)
     job.kill([1], signal.SIGSTOP)
     until_no_image(job, 1, "it has not answered for 10 s")
     job.kill([1], signal.SIGCONT)
     of_all = lambda: [event for event in job.events if event["event"] == kind and event.get("rank", 1) == 1]
     before = len(of_all())
-    job.until(lambda: len(of_all()) > before, what="an image of rank 1")
+    job.reach(lambda: len(of_all()) > before, what="an image of rank 1")
     job.kill([1])
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()

@@ -82,7 +82,7 @@ def test_feature_from_files(jobs, rng, tmp_path, words):
         if until_written(job, rank, len(written(job, rank)) + rng.randint(2, 4)) and rank in (lives := job.lives()):
             life = lives[rank][1]
             kill_with_snapshots(job, rank)
-            job.until(lambda rank=rank, life=life: job.lives().get(rank, (0, 0))[1] > life, what="the next life")
+            job.reach(lambda rank=rank, life=life: job.lives().get(rank, (0, 0))[1] > life, what="the next life")
     result = job.wait().ok()
     assert result.out == calm.out and result.program_errors == b"", result.describe()
     came_about(from_files(result), result)
@@ -175,7 +175,7 @@ def test_an_event_loop_of_python_begins_again(jobs, program):
     command = [*program("asyncio_sums.py"), "400"]
     calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=["--checkpoint-every", "50ms"])
-    job.until(lambda: {event["rank"] for event in job.events if event["event"] == "not_checkpointed"} == {0, 1})
+    job.reach(lambda: {event["rank"] for event in job.events if event["event"] == "not_checkpointed"} == {0, 1})
     job.kill([1])
     result = job.wait().ok()
     assert result.out == calm.out and result.restarts == 1, result.describe()

@@ -163,11 +163,17 @@ def test_killed_again_and_again(jobs, chain, program, rng, name, protocol):
 
 
 PRINTS = """
+import os
 import sys
+import time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
-for number in range(int(sys.argv[1])):
+numbers, awaited = int(sys.argv[1]), os.environ.get("AWAITED")
+for number in range(numbers):
     total = world.allreduce(number)
+    # As fast as it can at first; the rest waits for the test.
+    if awaited and not os.path.exists(awaited):
+        time.sleep(0.05 if number > 0.9 * numbers else 0.01 * (number % 10 == 0))
     sys.stdout.write(f"rank {world.rank} number {number} " + "x" * (number % 90) + ("\\n" if number % 5 else ""))
     if number % 3 == 0:
         sys.stdout.flush()
@@ -193,6 +199,7 @@ def test_output_goes_on_to_the_byte(jobs, chain, rng, to, kills):
     launcher is killed before it notes that; then this write comes again."""
     words = [harness.PYTHON, "-c", PRINTS, str(1500 * kills)]
     calm = jobs.calm(2, *words)
+    chain.env["AWAITED"] = str(jobs.directory / "awaited")
     out, events, lengths = jobs.directory / "all", [], []
     run = [RESURGO, "run", "-n", 2, *EVERY, "--checkpoint-dir", chain.images, *words]
     for number in range(kills + 1):
@@ -206,7 +213,7 @@ def test_output_goes_on_to_the_byte(jobs, chain, rng, to, kills):
         if number == 0:
             assert recorded(job)
         else:
-            job.until(lambda: job.lives(), what="its ranks")
+            job.reach(lambda: job.lives(), what="its ranks")
         time.sleep(rng.uniform(0, 0.4))
         if job.over() or number == kills:
             break

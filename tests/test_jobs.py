@@ -74,7 +74,7 @@ def test_a_job_from_its_beginning_to_its_end(quiet, ask):
     # Nothing else happens in this job: the answer must come by itself.
     assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
     job.kill([2])
-    job.until_event("started", rank=2, life=2)
+    job.reach_event("started", rank=2, life=2)
     assert [event["image"] for event in job.events if event["event"] == "started"] == [0, 0, 0, 1]
     row = rows(ask("ps")[1])[number]
     assert re.search(r" 3 of 3  auto .* 1 +1 +\d+\.\d m?s +\S+python", row), row
@@ -92,7 +92,7 @@ def test_a_wave_on_command(quiet, ask, protocol):
     assert ask("checkpoint", number)[0] == 0
     assert re.search(rf" {protocol} .* 0 +2 +\d", rows(ask("ps")[1])[number])
     job.kill([0])
-    job.until_event("returned", wave=2)
+    job.reach_event("returned", wave=2)
     assert quiet.end(job).restarts == 1
 
 
@@ -100,9 +100,9 @@ def test_a_wave_on_command(quiet, ask, protocol):
 def test_images_on_a_signal(quiet, protocol, images):
     job = quiet(2, protocol=protocol)
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event(images, **({"rank": 1} if protocol == "pessimistic" else {}))
+    job.reach_event(images, **({"rank": 1} if protocol == "pessimistic" else {}))
     job.kill([1])
-    job.until(lambda: any(event["event"] == "started" and event["image"] > 0 for event in job.events))
+    job.reach(lambda: any(event["event"] == "started" and event["image"] > 0 for event in job.events))
     assert quiet.end(job).restarts == 1
 
 
@@ -173,7 +173,7 @@ def test_what_can_have_no_image_is_said(jobs):
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
     )
     job = jobs.start(1, harness.PYTHON, "-c", script, protocol="pessimistic")
-    job.until(lambda: b"ready" in job.out.read_bytes())
+    job.reach(lambda: b"ready" in job.out.read_bytes())
     number = job.process.pid
     result = jobs.resurgo("checkpoint", number, timeout=20)
     assert result.code == 1 and f"job {number}: no image can be taken: rank 0: " in result.errors, result.describe()
@@ -515,6 +515,6 @@ def test_wrong_option_values(jobs, program, options, words):
 def test_the_period_from_the_environment(jobs, program):
     env = harness.environment(RESURGO_CHECKPOINT_EVERY="20ms", RESURGO_PROTOCOL="blocking")
     job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", env=env)
-    job.until_event("wave_complete", wave=2)
+    job.reach_event("wave_complete", wave=2)
     job.process.terminate()
     job.wait(10)

@@ -59,7 +59,7 @@ def test_again_and_again_during_replay(jobs, program, rng, name):
     entry, command = BY_NAME[name], program(name)
     calm, _ = undisturbed(jobs, command, entry, 3)
     job = jobs.start(3, *command, *arguments(entry, True, None), options=MANY)
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     victim = rng.randrange(3)
     for life in range(1, 6):
         if not job.until(lambda: job.lives().get(victim, (0, 0))[1] >= life, 20, f"life {life} of rank {victim}"):
@@ -77,7 +77,7 @@ def test_kills_in_the_first_moments(jobs, program, rng, kills):
     for _ in range(kills or 8):
         job = jobs.start(4, *command, options=MANY)
         rank = rng.randrange(4)
-        job.until(lambda: rank in job.lives())
+        job.reach(lambda: rank in job.lives())
         time.sleep(rng.uniform(0, 0.08))
         job.kill([rank])
         assert by_rank(job.wait().ok().out) == by_rank(calm.out)

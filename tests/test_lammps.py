@@ -74,7 +74,7 @@ def test_a_wrapper_without_images_survives_all_the_same(jobs, rng, kills, name, 
     calm = jobs.calm(size, *command(name, jobs.directory / "calm", steps))
     job = jobs.start(size, *command(name, jobs.directory / "stormy", steps), options=[*MANY, *every("500ms")], protocol="auto")
     print(storm(job, rng, kills or 6, calm.seconds))
-    job.until(lambda: b"Loop time" in job.out.read_bytes(), 120, "the end of the computation")
+    job.reach(lambda: b"Loop time" in job.out.read_bytes(), 120, "the end of the computation")
     print(job.kill([1]))
     stormy = job.wait(180).ok()
     assert physics(stormy) == physics(calm), stormy.describe()

@@ -44,7 +44,7 @@ def runs_again(job, rank, before=lambda: None):
         found.extend([] if found else fillers(agent))
         return job.lives().get(rank, (0, 0))[1] > number
 
-    job.until(lives_again, what="the next life")
+    job.reach(lives_again, what="the next life")
     return found
 
 
@@ -68,7 +68,7 @@ def test_a_rank_dies_again_meanwhile(jobs, rng, tmp_path):
             break
         _, number = lives[rank]
         job.kill([rank])
-        job.until(lambda number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
+        job.reach(lambda number=number: job.lives().get(rank, (0, 0))[1] > number, what="the next life")
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()
 
@@ -139,7 +139,7 @@ def test_all_ranks_return_to_a_wave(jobs, rng, tmp_path, protocol):
         _, number = job.lives()[0]
         kill_snapshots(job)
         job.kill([rng.randrange(2)])
-        job.until(lambda number=number: job.lives().get(0, (0, 0))[1] > number, what="the next life")
+        job.reach(lambda number=number: job.lives().get(0, (0, 0))[1] > number, what="the next life")
         if kill == 1:
             time.sleep(rng.uniform(0, 0.1))
             job.kill([rng.randrange(2)])

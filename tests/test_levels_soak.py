@@ -245,7 +245,7 @@ def all_that_befalls(kind, jobs, own_disks, program, rng, request, kills, protoc
             print(f"{name} {protocol} --store {levels.shown}")
             options = ["--lease", "3s", *every(rng.choice(["50ms", "200ms"]))]
             job = levels.start(RANKS, *program(name), *arguments(entry, True, files[1]), options=options, protocol=protocol)
-            job.until(lambda: len(job.lives()) == RANKS, what="ranks")  # noqa: B023
+            job.reach(lambda: len(job.lives()) == RANKS, what="ranks")  # noqa: B023
             levels.strike(kills or rng.randint(2, 5))
             if rng.random() < 0.3 and levels.loses_everything():
                 levels.done.append(("everything", None))

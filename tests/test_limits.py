@@ -146,7 +146,7 @@ def test_memory_per_rank_when_idle(jobs, program):
         [harness.MPICH / "bin/mpiexec", "-n", "2", *command], env={**harness.environment(), **harness.PLAIN}
     )
     for name, job in (("resurgo", ours), ("plain", theirs)):
-        job.until(lambda job=job: b"iteration 50 " in job.out.read_bytes())
+        job.reach(lambda job=job: b"iteration 50 " in job.out.read_bytes())
         measured[name] = private_memory(job) / 2
     theirs.destroyed = True  # plain MPICH leaves its shared memory behind when it is ended
     for job in (ours, theirs):

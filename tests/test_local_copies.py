@@ -38,7 +38,7 @@ def copies(jobs, protocol, what="off", size=3):
 def crash(jobs, command, protocol, options):
     """The ring on three ranks, as soon as it is under way."""
     job = jobs.start(3, *command, options=[*MANY, *options], protocol=protocol)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     return job
 
 
@@ -47,7 +47,7 @@ def one_image(job, count=1):
     for _ in range(count):
         before = [event["event"] for event in job.events].count("image_written")
         job.process.send_signal(signal.SIGUSR1)
-        job.until(lambda: [event["event"] for event in job.events].count("image_written") >= before + 3, what="the files")
+        job.reach(lambda: [event["event"] for event in job.events].count("image_written") >= before + 3, what="the files")
 
 
 def no_copy_sleeps(job):
@@ -137,7 +137,7 @@ def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     job = jobs.start(4, *command, protocol=protocol, options=options)
     for _ in range(kills or 8):
         written = [event["event"] for event in job.events].count("image_written")
-        job.until(lambda: [event["event"] for event in job.events].count("image_written") >= written + 4, what="some files")  # noqa: B023
+        job.reach(lambda: [event["event"] for event in job.events].count("image_written") >= written + 4, what="some files")  # noqa: B023
         time.sleep(rng.uniform(0, 0.1))
         if job.over():
             break
@@ -245,7 +245,7 @@ def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     try:
         job = crash(jobs, command, protocol, copies(jobs, protocol))
         job.process.send_signal(signal.SIGUSR1)
-        job.until(lambda: sum(e["event"] in ("image_written", "image_not_written") for e in job.events) == 3)
+        job.reach(lambda: sum(e["event"] in ("image_written", "image_not_written") for e in job.events) == 3)
         (failed, *_) = [event["rank"] for event in job.events if event["event"] == "image_not_written"]
         job.kill([failed])
         result = job.wait().ok()
@@ -260,11 +260,11 @@ def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):  # noqa: F811
     calm = chain.jobs.calm(3, *program("heat"), "400", "400", "12000")
     options = ["--local-copies", "off"]
     job = chain.start(3, *program("heat"), "400", "400", "12000", options=options, protocol=protocol)
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.3)
     assert chain.suspend()
     job = chain.resume(options=MANY)
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.2)
     one_image(job)
     os.kill(job.lives()[rng.randrange(3)][0], signal.SIGKILL)  # it has the environment, and so the mark, of the first run
@@ -275,7 +275,7 @@ def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):  # noqa: F811
 
 def test_it_cannot_be_changed_when_a_job_is_resumed(chain, program):  # noqa: F811
     job = chain.start(2, *program("crash"), *LONG, protocol="blocking")
-    job.until(lambda: len(job.lives()) == 2)
+    job.reach(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     assert chain.suspend()
     result = chain.resume(options=["--local-copies", "off"]).wait()

@@ -109,13 +109,13 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
     before = logger_of(job)
     os.truncate(journal_of(job), 0)
     kill_logger(job)
-    job.until(lambda: logger_of(job) != before, what="another event logger")
+    job.reach(lambda: logger_of(job) != before, what="another event logger")
     # Until all ranks have told it what it lacks, losing a rank ends the job.
     time.sleep(1)
     for victims in ([1], [0, 2]):
         job.kill(victims)
         for rank in victims:
-            job.until_event("caught_up", rank=rank)
+            job.reach_event("caught_up", rank=rank)
     job.process.terminate()
     result = job.wait(20)
     assert "restarted, empty" in result.errors, result.describe()
@@ -125,12 +125,12 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
 def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program):
     """The logger has appended everything once more, and the file is whole."""
     job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "700000", options=[*MANY, *node("manetho", 1), *every("100ms")])
-    job.until_event("event_logger_started")
+    job.reach_event("event_logger_started")
     logger, file = logger_of(job), journal_of(job)
-    job.until(lambda: os.stat(file).st_size > 24 << 20, what="a long journal", timeout=60)
-    job.until(lambda: os.stat(file).st_blocks * 512 < 20 << 20, what="a file that takes less room", timeout=10)
+    job.reach(lambda: os.stat(file).st_size > 24 << 20, what="a long journal", timeout=60)
+    job.reach(lambda: os.stat(file).st_blocks * 512 < 20 << 20, what="a file that takes less room", timeout=10)
     kill_logger(job)
-    job.until(lambda: logger_of(job) != logger, what="another event logger")
+    job.reach(lambda: logger_of(job) != logger, what="another event logger")
     job.kill([0, 1])
     result = job.wait(60).ok()
     assert "empty" not in result.errors, result.describe()
@@ -174,7 +174,7 @@ def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):
 def test_an_event_logger_that_stands_still_stops_no_rank_for_long(jobs, program):
     """A rank's deliveries do not become stable."""
     job = jobs.start(2, *program("crash"), *LONG, options=PESSIMISTIC)
-    job.until(lambda: len(job.lives()) == 2)
+    job.reach(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
     has_images_when_a_server_goes_on(job, logger_of(job), "an event logger does not answer")
 

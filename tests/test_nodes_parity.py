@@ -77,12 +77,12 @@ def lose_one_after_the_other(jobs, program, rng, protocol, name, number):
     job, end = begin(jobs, program, name, 4, 3, "2+1", protocol, number)
     for loss in range(2):
         before = waves(job)
-        job.until(lambda: waves(job) >= before + 2)  # noqa: B023
+        job.reach(lambda: waves(job) >= before + 2)  # noqa: B023
         time.sleep(rng.uniform(0, 0.3))
         if job.over():
             break
         kill(job, rng)
-        job.until(lambda: count(job, "returned") > loss)  # noqa: B023
+        job.reach(lambda: count(job, "returned") > loss)  # noqa: B023
     return end()
 
 
@@ -99,12 +99,12 @@ def lose_together(jobs, program, rng, protocol, name, number):
     gone = []
     for loss, together in enumerate((2, 1)):
         before = waves(job)
-        job.until(lambda: waves(job) >= before + 2)  # noqa: B023
+        job.reach(lambda: waves(job) >= before + 2)  # noqa: B023
         time.sleep(rng.uniform(0, 0.3))
         if job.over():
             break
         kill(job, rng, together, gone)
-        job.until(lambda: count(job, "returned") > loss)  # noqa: B023
+        job.reach(lambda: count(job, "returned") > loss)  # noqa: B023
     return end()
 
 

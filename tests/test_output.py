@@ -131,7 +131,7 @@ def test_a_result_that_is_not_printed_is_no_success(jobs, program, plain):
     there."""
     expected = plain(2, *program("own_checkpoints")).text.splitlines()
     job = jobs.start(2, *program("own_checkpoints"), options=MANY, protocol="pessimistic")
-    job.until(lambda: b"step 12" in job.out.read_bytes())
+    job.reach(lambda: b"step 12" in job.out.read_bytes())
     job.kill([1])
     result = job.wait()
     assert result.code == 119 and "not piecewise deterministic" in result.errors, result.describe()

@@ -32,9 +32,9 @@ def test_random_kills(jobs, program, rng, kills, name, policy):
 def test_daly_chooses_the_time_between_images(jobs, program):
     """The first images come after a second. Failures are rare, so the next ones are further apart than the least."""
     job = ring(jobs, program, 2, "started", options=[*MANY, *by("daly"), "--mtbf", "20s"])
-    job.until(lambda: [event["event"] for event in job.events].count("checkpointed") >= 6)
+    job.reach(lambda: [event["event"] for event in job.events].count("checkpointed") >= 6)
     job.kill([1])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     job.process.terminate()
     result = job.wait(10)
     times = [event["time"] for event in result.of("checkpointed") if event["rank"] == 0]
@@ -65,7 +65,7 @@ def asked(result):
 
 def until_there_are(jobs, program, size, options, count, kind="checkpointed"):
     job = jobs.start(size, *program("crash"), *LONG, options=options)
-    job.until(lambda: [event["event"] for event in job.events].count(kind) >= count, what=f"{count} times {kind}")
+    job.reach(lambda: [event["event"] for event in job.events].count(kind) >= count, what=f"{count} times {kind}")
     job.process.terminate()
     return job.wait(10)
 
@@ -137,12 +137,12 @@ def test_everybody_can_be_asked_for_at_once(jobs, program):
     """Even if only one image may be on its way, and ranks die with half-written images."""
     options = [*MANY, "--checkpoint-dir", jobs.directory / "images", "--checkpoint-in-flight", "1"]
     job = ring(jobs, program, 3, "started", options=options)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     for _ in range(3):
         jobs.resurgo("checkpoint", job.process.pid).ok()
         job.kill([1])
-        job.until(lambda: len(job.lives()) == 3)
-    job.until_event("caught_up")
+        job.reach(lambda: len(job.lives()) == 3)
+    job.reach_event("caught_up")
     job.process.terminate()
     assert len(job.wait(10).of("checkpointed")) >= 9
 
@@ -155,20 +155,20 @@ def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
     def files():
         return {file.name for file in directory.glob("*/rank-*")}
 
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete", wave=1)
+    job.reach_event("wave_complete", wave=1)
     job.kill([1], signal.SIGSTOP)
     for _ in range(3):
         job.process.send_signal(signal.SIGUSR1)
         time.sleep(0.2)
     job.kill([1])
-    job.until_event("returned", wave=1)
-    job.until(lambda: files() == {f"rank-{rank}.image-1" for rank in range(3)}, what="nothing of the second wave")
+    job.reach_event("returned", wave=1)
+    job.reach(lambda: files() == {f"rank-{rank}.image-1" for rank in range(3)}, what="nothing of the second wave")
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete", wave=3)
+    job.reach_event("wave_complete", wave=3)
     job.kill([0])
-    job.until_event("returned", wave=3)
+    job.reach_event("returned", wave=3)
     job.process.terminate()
     result = job.wait(10)
     assert [event["wave"] for event in result.of("wave_complete")][:2] == [1, 3], result.describe()

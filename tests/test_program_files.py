@@ -25,7 +25,7 @@ def replace(path, by):
 
 def until_in_mpi(job):
     """Waits until rank 1 is the program itself, and has come to MPI_Init."""
-    job.until_event("started", rank=1)
+    job.reach_event("started", rank=1)
     maps = Path(f"/proc/{job.lives()[1][0]}/maps")
     job.reach(lambda: "resurgo-node-memory" in maps.read_text(), what="MPI_Init")
     time.sleep(0.3)

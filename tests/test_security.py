@@ -240,10 +240,10 @@ def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
     calm = jobs.calm(3, *heat)
     port = free_port()
     job = jobs.start(3, *heat, options=[*MANY, *options, f"127.0.0.1:{port}"])
-    job.until(lambda: len(job.lives()) == 3, what="the ranks")
+    job.reach(lambda: len(job.lives()) == 3, what="the ranks")
     with Strangers(port) as strangers:
         for rank in (0, 1, 2, 1):
-            job.until(lambda: strangers.cut > 0, what="cut strangers")
+            job.reach(lambda: strangers.cut > 0, what="cut strangers")
             job.kill([rank])
             if not job.until_another("started"):
                 break

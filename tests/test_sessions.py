@@ -54,7 +54,7 @@ def test_a_kill_between_two_sessions(jobs, program):
     calm = jobs.calm(3, *command, protocol="none")
     for protocol in ("pessimistic", "blocking"):
         job = jobs.start(3, *command, protocol=protocol, options=MANY)
-        job.until(lambda job=job: b"session 0" in job.out.read_bytes(), what="the end of the first session")
+        job.reach(lambda job=job: b"session 0" in job.out.read_bytes(), what="the end of the first session")
         job.kill([1])
         result = job.wait().ok()
         assert result.out == calm.out and len(result.of("failed")) == 1, result.describe()

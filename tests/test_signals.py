@@ -15,7 +15,7 @@ SAVES = [signal.SIGTERM, signal.SIGINT]  # after these the program ends well
 
 def start(jobs, program, *arguments, over=None, n=2, **more):
     job = jobs.start(n, *program("signals"), over or jobs.directory / "over", *arguments, **more)
-    job.until(lambda: b"ready" in job.out.read_bytes(), what="the program")
+    job.reach(lambda: b"ready" in job.out.read_bytes(), what="the program")
     return job
 
 
@@ -48,7 +48,7 @@ def test_a_program_that_saves_itself_ends_as_under_mpiexec(jobs, program, number
         [harness.MPICH / "bin/mpiexec", "-n", 2, *program("signals"), "never"],
         env={**harness.environment(), **harness.PLAIN},
     )
-    plain.until(lambda: b"ready" in plain.out.read_bytes(), what="the program")
+    plain.reach(lambda: b"ready" in plain.out.read_bytes(), what="the program")
     job = start(jobs, program, protocol="pessimistic")
     for each in (plain, job):
         each.process.send_signal(number)
@@ -117,7 +117,7 @@ sys.exit(job.wait())
     over = jobs.directory / "over"
     command = [harness.RESURGO, "run", "-n", "2", "--json-events", events, *program("signals"), over, "none"]
     job = jobs.command([harness.PYTHON, "-c", script, *command], events=events)
-    job.until(lambda: b"ready" in job.out.read_bytes(), what="the program")
+    job.reach(lambda: b"ready" in job.out.read_bytes(), what="the program")
     ranks = [pid for pid, _ in job.lives().values()]
     launcher = int(Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1])  # the agent
     launcher = int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])

@@ -156,7 +156,7 @@ def test_nobody_knows_when_a_process_was_killed_from_outside(jobs, program):
     job = ring(jobs, program, 3, "started", options=["--stats-json", file, "--stats"])
     time.sleep(0.3)
     job.kill([1])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     job.process.terminate()
     result = job.wait(10)
     (recovery,) = json.loads(file.read_text())["recoveries"]["each"]
@@ -170,7 +170,7 @@ def test_a_return_to_a_wave(jobs, program):
     options = [*every("50ms"), "--stats-json", file]
     job = ring(jobs, program, 3, "wave_complete", options=options, protocol="blocking")
     job.kill([2])
-    job.until_event("returned")
+    job.reach_event("returned")
     job.process.terminate()
     result = job.wait(10)
     stats = json.loads(file.read_text())
@@ -208,7 +208,7 @@ def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
     _, calm = measured(jobs, 3, *command, name="calm")
     options = ["--checkpoint-dir", jobs.directory / "images", "--stats-json", jobs.directory / "first"]
     job = jobs.start(3, *command, options=options, protocol=protocol)
-    job.until(lambda: b"iteration 3000 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 3000 " in job.out.read_bytes())
     jobs.resurgo("suspend", job.process.pid).ok()
     assert job.wait(10).code == 75
     first, second = json.loads((jobs.directory / "first").read_text()), jobs.directory / "second"
@@ -221,7 +221,7 @@ def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
 def test_a_job_that_is_ended_still_tells(jobs, program):
     file = jobs.directory / "stats"
     job = jobs.start(3, *program("crash"), *LONG, options=["--stats-json", file, "--stats", "-q"])
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGTERM)
     result = job.wait(10)
     stats = json.loads(file.read_text())
@@ -242,7 +242,7 @@ def test_a_job_that_fails_still_tells(jobs, program):
 def test_a_job_that_loses_its_agent_tells_what_it_knows(jobs, program):
     file = jobs.directory / "stats"
     job = jobs.start(2, *program("crash"), *LONG, options=["--stats-json", file, "--stats", "--fault", "rank=1,messages=5000"])
-    job.until_event("caught_up", rank=1)
+    job.reach_event("caught_up", rank=1)
     ranks = {pid for pid, _ in job.lives().values()}
     (agent,) = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     os.kill(agent, signal.SIGKILL)

@@ -261,7 +261,7 @@ def test_the_clock_does_not_go_backwards_after_a_reboot(jobs):
     images = jobs.directory / "images"
     words = ["--protocol", "blocking", "--checkpoint-dir", images, harness.PYTHON, "-c", SLEEPS]
     job = jobs.command([*later, harness.RESURGO, "run", "-n", "2", *words])
-    job.until(lambda: b"sleeps" in job.out.read_bytes())
+    job.reach(lambda: b"sleeps" in job.out.read_bytes())
     pid = job.process.pid
     (number,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     jobs.resurgo("suspend", number).ok()
@@ -362,7 +362,7 @@ def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
         assert "suspended.new" not in os.listdir(chain.directory)
         if why == "images/" or protocol == "blocking":
             # The ranks had already ended, and begin again from what sleeps.
-            job.until(lambda: job.lives()[1][1] == 2, what="the next life")
+            job.reach(lambda: job.lives()[1][1] == 2, what="the next life")
         assert job.kill([1])
         result = chain.end()
     finally:
@@ -383,7 +383,7 @@ def test_damaged_files(jobs, chain, program):
     """Unusable files are named, and stay as they are; once they are put right, they can be used."""
     job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"])
     ready(job)
-    job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
+    job.reach(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
     assert chain.suspend()
     own = chain.directory
     state = own / "suspended"
@@ -424,7 +424,7 @@ def test_damaged_files(jobs, chain, program):
 def test_damaged_images(jobs, chain, program, calm, protocol, why):
     job = chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "100ms"], protocol=protocol)
     ready(job)
-    job.until(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
+    job.reach(lambda: sum(event["event"] == "image_written" for event in job.events) > 5, what="images")
     assert chain.suspend()
     files = sorted(chain.directory.glob("rank-1.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     assert len(files) == 2
@@ -533,7 +533,7 @@ def test_what_cannot_be_suspended_is_said(jobs, chain, program):
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
     )
     job = chain.start(1, harness.PYTHON, "-c", script)
-    job.until(lambda: b"ready" in job.out.read_bytes())
+    job.reach(lambda: b"ready" in job.out.read_bytes())
     told = chain.resurgo("suspend", job.process.pid, timeout=20)
     assert told.code == 1 and "goes on: no image can be taken: rank 0: " in told.errors and "socket" in told.errors
     assert not job.over()

@@ -91,7 +91,7 @@ def kill(job, how):
         kill_with_snapshots(job, 0)
     else:
         job.kill([0])
-    job.until(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")
+    job.reach(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")
 
 
 def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm, directory):

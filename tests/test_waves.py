@@ -106,7 +106,7 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
     job = start(jobs, protocol, 3, *command, *entry.longer)
-    job.until(lambda: len(job.lives()) == 3)
+    job.reach(lambda: len(job.lives()) == 3)
     time.sleep(0.15)
     job.kill([1])
     result = job.wait().ok()
@@ -118,12 +118,12 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
 def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
     job = start(jobs, protocol, 3, *program("crash"), *LONG)
-    job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     time.sleep(0.7)
     job.kill([1])
-    job.until_event("returned")
+    job.reach_event("returned")
     job.process.terminate()
     result = job.wait(10)
     assert [event["image"] for event in began_from_images(result)] == [1, 1, 1]
@@ -144,7 +144,7 @@ def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     command = program("threads") + ["4", "6000"]
     calm = jobs.calm(3, *command, protocol="none")
     job = start(jobs, protocol, 3, *command, period="100ms")
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     print(storm(job, rng, kills or 3, calm.seconds / 2))
     result = job.wait().ok()
     assert result.out == calm.out
@@ -158,7 +158,7 @@ def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
     crowd = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
     try:
         job = start(jobs, protocol, 3, *program("image/openmp"), period="10ms")
-        job.until_event("wave_complete")
+        job.reach_event("wave_complete")
         print(storm(job, rng, 16, 1.0))
         result = job.wait().ok()
     finally:
@@ -190,7 +190,7 @@ def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="50ms")
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     for _ in range(4):
         returned = len([event for event in job.events if event["event"] == "returned"])
         job.kill([1])
@@ -274,9 +274,9 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="20ms" if often else None)
     if not often:
-        job.until(lambda: b"iteration 50 " in job.out.read_bytes())
+        job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
         job.process.send_signal(signal.SIGUSR1)
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     for _ in moments(rng, 6 if often else 1, 0.3):
         if not often:
             job.kill([1], signal.SIGSTOP)  # the next wave begins at once, and is not complete before this one dies
@@ -330,7 +330,7 @@ def test_openblas_with_threads(jobs, rng, kills, protocol):
     command, env = [harness.PYTHON, "-c", BLAS], harness.environment(OPENBLAS_NUM_THREADS="4")
     calm = jobs.calm(2, *command, env=env)
     job = jobs.start(2, *command, options=[*MANY, *every("50ms")], env=env, protocol=protocol)
-    job.until_event("wave_complete")
+    job.reach_event("wave_complete")
     job.kill([rng.randrange(2)])
     print(storm(job, rng, kills or 4, calm.seconds))
     result = job.wait().ok()
@@ -388,7 +388,7 @@ def test_a_wave_in_files(jobs, program, rng, name, protocol):
             job.kill(victims, signal.SIGSTOP)
             kill_snapshots(job)
             job.kill(victims)
-            job.until(lambda: any(e["event"] == "returned" for e in job.events), what="the return")
+            job.reach(lambda: any(e["event"] == "returned" for e in job.events), what="the return")
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert not entry.result or file.read_bytes() == calm_file.read_bytes()
@@ -455,10 +455,10 @@ def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng,
     options = [*MANY, *(["--checkpoint-dir", directory] if kept == "in files" else [])]
     enough = jobs.directory / "enough"
     job = jobs.start(3, harness.PYTHON, "-c", COMPUTES, kilobytes, enough, options=options, protocol="chandy-lamport")
-    job.until(lambda: job.out.read_bytes().count(b"has sent") == 2)
+    job.reach(lambda: job.out.read_bytes().count(b"has sent") == 2)
     for wave in range(1, 4):
         job.process.send_signal(signal.SIGUSR1)
-        job.until_event("wave_complete", wave=wave)
+        job.reach_event("wave_complete", wave=wave)
     times = [event["total_seconds"] for event in job.events if event["event"] == "wave_complete"]
     in_time(min(times) < 0.1, f"a rank that computes is made to take part at once: {times}")
     if kept == "in files":
