@@ -1,8 +1,10 @@
 //! Connections to a server of the job (an event logger, a channel memory), before and after they prove the job's key.
 //!
 //! Any process on the machine can connect. A stranger gets a place for a short time; there are enough for all ranks at
-//! once, and some more. When all are taken, a stranger that has sent nothing goes first, then the oldest. Peers with
-//! the key and strangers do not take each other's places.
+//! once, and some more. When all are taken, a stranger that has sent nothing goes first, then one that has not sent a
+//! whole first word, then the oldest. Nobody goes before its first words have been read: a peer sends them at once, and
+//! would otherwise have to go for strangers who came before it. Peers with the key and strangers do not take each
+//! other's places.
 
 mod stranger;
 
@@ -39,10 +41,14 @@ pub struct Line {
     /// Until when it must have proved the key, or have read why it was refused.
     deadline: Option<Instant>,
     refused: bool,
+    /// Its first word was one that is answered.
+    answered: bool,
+    /// The turn of the reception in which it came.
+    came_in: u64,
 }
 
 impl Line {
-    fn new(stream: Stream) -> io::Result<Line> {
+    fn new(stream: Stream, came_in: u64) -> io::Result<Line> {
         stream.socket().set_nonblocking(true)?;
         stream.socket().set_nodelay(true)?;
         Ok(Line {
@@ -50,6 +56,8 @@ impl Line {
             who: None,
             deadline: Some(Instant::now() + HANDSHAKE),
             refused: false,
+            answered: false,
+            came_in,
         })
     }
 
@@ -107,6 +115,7 @@ impl Line {
 
     /// Sends some of it; 0: the socket takes nothing now.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.answered |= !bytes.is_empty();
         loop {
             match self.stream.write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -138,6 +147,8 @@ pub struct Reception<C> {
     tls: Option<Tls>,
     connections: BTreeMap<u64, C>,
     next: u64,
+    /// Calls of [`Self::accept`].
+    turn: u64,
 }
 
 impl<C: Guest> Reception<C> {
@@ -147,6 +158,7 @@ impl<C: Guest> Reception<C> {
             tls: None,
             connections: BTreeMap::new(),
             next: 0,
+            turn: 0,
         }
     }
 
@@ -156,39 +168,46 @@ impl<C: Guest> Reception<C> {
         self
     }
 
-    /// Accepts waiting connections.
+    /// Accepts waiting connections. The server reads from each connection between two calls, if it has input.
     pub fn accept(&mut self, listener: &TcpListener, mut make: impl FnMut(Line) -> io::Result<C>) {
+        self.turn += 1;
         for _ in 0..AT_ONCE {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    let line = Stream::called(stream, self.tls.as_ref()).and_then(Line::new);
+                    let line = Stream::called(stream, self.tls.as_ref());
+                    let line = line.and_then(|stream| Line::new(stream, self.turn));
                     if let Ok(connection) = line.and_then(&mut make) {
                         self.next += 1;
                         self.connections.insert(self.next, connection);
-                        self.make_room();
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     std::thread::sleep(ACCEPT_PAUSE);
-                    return;
+                    break;
                 }
             }
         }
+        self.make_room();
     }
 
+    /// Those whose first words may be unread take no places: they are few, and would push out others who have spoken.
     fn make_room(&mut self) {
-        let strangers = self.connections.iter().filter(|(_, guest)| guest.line().who.is_none());
-        let goes = |(id, guest): (&u64, &C)| (guest.line().stream.has_spoken(), *id);
-        let (count, first) = strangers.fold((0, None), |(count, first), stranger| {
-            let goes = goes(stranger);
-            (
-                count + 1,
-                Some(first.map_or(goes, |first: (bool, u64)| first.min(goes))),
-            )
-        });
-        if let Some((_, id)) = first.filter(|_| count > self.size + STRANGERS) {
-            self.connections.remove(&id);
+        // What was accepted in the turn before may have been ready, and not yet read, when this turn began.
+        let was_read = |line: &Line| line.came_in + 1 < self.turn;
+        let mut go: Vec<_> = self
+            .connections
+            .iter()
+            .map(|(id, guest)| (guest.line(), *id))
+            .filter(|(line, _)| line.who.is_none() && was_read(line))
+            .map(|(line, id)| (line.answered && !line.refused, line.stream.has_spoken(), id))
+            .collect();
+        let too_many = go.len().saturating_sub(self.size + STRANGERS);
+        if too_many > 0 {
+            go.sort_unstable();
+            go.iter().take(too_many).for_each(|(.., id)| {
+                self.connections.remove(id);
+            });
         }
     }
 
@@ -331,5 +350,48 @@ mod tests {
         assert!(!reception.has_deadlines());
         assert_eq!(reception.take_of(1).len(), 1);
         drop(proved);
+    }
+
+    /// Strangers come all the time, each with one byte, so that all places are taken by some who have spoken.
+    #[test]
+    fn a_peer_is_let_in_among_strangers_that_speak() {
+        let listener = crate::server_process::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut reception = Reception::new(2);
+        let mut strangers = Vec::new();
+        let mut come = |reception: &mut Reception<Plain>, peer: &mut Option<TcpStream>| {
+            for number in 0..3 * AT_ONCE {
+                if number == AT_ONCE + 1 && peer.is_none() {
+                    let mut caller = TcpStream::connect(address).unwrap();
+                    caller.write_all(b"hello").unwrap();
+                    *peer = Some(caller);
+                }
+                let mut stranger = TcpStream::connect(address).unwrap();
+                stranger.write_all(b"?").unwrap();
+                strangers.push(stranger);
+            }
+            for _ in 0..4 {
+                reception.accept(&listener, |line| Ok(Plain(line)));
+                for guest in reception.values_mut() {
+                    let mut said = [0; 8];
+                    // The first word of a peer is answered.
+                    if let Ok(Some(5)) = guest.0.read(&mut said) {
+                        guest.0.write(b"who?").unwrap();
+                    }
+                }
+            }
+        };
+        come(&mut reception, &mut Some(TcpStream::connect(address).unwrap()));
+        let mut peer = None;
+        for _ in 0..3 {
+            come(&mut reception, &mut peer);
+        }
+        let mut peer = peer.unwrap();
+        peer.set_read_timeout(Some(HANDSHAKE)).unwrap();
+        let mut answer = [0; 4];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"who?");
+        assert!(reception.iter().any(|(_, guest)| guest.line().answered));
+        assert!(reception.ids().len() <= 2 + STRANGERS + 2 * AT_ONCE);
     }
 }
