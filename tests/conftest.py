@@ -37,7 +37,7 @@ class Outcomes:
             return
         file, colons, name = report.nodeid.partition("::")
         test = os.path.relpath(self.config.rootpath / file) + colons + name
-        told = {"test": test, "outcome": report.outcome, **dict(report.user_properties)}
+        told = {"test": test, "outcome": report.outcome, "seconds": round(report.duration, 2), **dict(report.user_properties)}
         if report.failed:
             last = (str(report.longrepr).splitlines() or [""])[-1]
             jobs = [text for name, text in report.sections if name == "job"]
@@ -47,7 +47,8 @@ class Outcomes:
 
 
 def pytest_configure(config):
-    harness.own_shared_memory()
+    if harness.own_shared_memory():
+        harness.open_to_others()
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(config))
     # A shell or nohup that starts the tests in the background makes them ignore these signals, and jobs would, too.

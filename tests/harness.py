@@ -143,13 +143,41 @@ def own_shared_memory():
     on this machine could not be told from those of ours. Returns whether it has one."""
     if os.geteuid() != 0:
         return False
-    new_mounts, recursively, private = 0x20000, 0x4000, 0x40000  # CLONE_NEWNS, MS_REC, MS_PRIVATE
-    libc = ctypes.CDLL(None)
-    return (
-        libc.unshare(new_mounts) == 0
-        and libc.mount(b"none", b"/", None, ctypes.c_ulong(recursively | private), None) == 0
-        and libc.mount(b"none", b"/dev/shm", b"tmpfs", ctypes.c_ulong(0), b"mode=1777") == 0
-    )
+    new_mounts, private = 0x20000, 0x40000  # CLONE_NEWNS, MS_PRIVATE
+    if ctypes.CDLL(None).unshare(new_mounts) != 0:
+        return False
+    mount("none", "/", "", RECURSIVELY | private, "")
+    mount("none", "/dev/shm", "tmpfs", 0, "mode=1777")
+    return True
+
+
+BIND, RECURSIVELY = 0x1000, 0x4000  # MS_BIND, MS_REC
+
+
+def mount(what, where, kind, flags, options):
+    """As the system call."""
+    words = [str(word).encode() for word in (what, where, kind)]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(*words, ctypes.c_ulong(flags), options.encode()) != 0:
+        raise OSError(ctypes.get_errno(), f"mount {what} at {where}")
+
+
+def open_to_others():
+    """Lets other users reach this clone and what it needs, for tests that play another user, also where it lies below a
+    folder that only its owner may enter. That folder is covered, for the tests alone, by one with the same entries."""
+    for place in sorted({parent for path in (ROOT, DEPS.resolve()) for parent in path.parents}, key=lambda path: len(path.parts)):
+        if place.stat().st_mode & 0o001:
+            continue
+        links = {path: os.readlink(path) for path in place.iterdir() if path.is_symlink()}
+        others = {path: (path.is_dir(), os.open(path, os.O_PATH)) for path in place.iterdir() if path not in links}
+        mount("none", place, "tmpfs", 0, "mode=0755")
+        for path, target in links.items():
+            path.symlink_to(target)
+        for path, (is_directory, handle) in others.items():
+            path.mkdir() if is_directory else path.touch()
+            mount(f"/proc/self/fd/{handle}", path, "", BIND | RECURSIVELY, "")
+            os.close(handle)
+    os.chdir(os.getcwd())
 
 
 def used_by_others(names):
@@ -248,7 +276,8 @@ class Job:
         name, _, value = self.mark.partition("=")
         env = dict(env if env is not None else environment())
         env[name] = value
-        self.awaited = env.get("AWAITED")  # while this file does not exist, the job's program takes its time
+        # While these files do not exist, the job's program takes its time: its own, and those of runs that it goes on from.
+        self.awaited = [env["AWAITED"]] if env.get("AWAITED") else []
         self.started = time.monotonic()
         self.notes = []  # what the test has done with the job: its waits and blows
         self.before_blow = None  # the number of events before a blow that the test has not waited since
@@ -368,9 +397,10 @@ class Job:
         seconds = time.monotonic() - self.started
         return Result(code, self.out.read_bytes(), self.err.read_bytes(), seconds, self.events)
 
-    def wait(self, timeout=TIMEOUT):
-        if self.awaited:
-            Path(self.awaited).touch()
+    def wait(self, timeout=TIMEOUT, lets_go=True):
+        """Waits for the end. `lets_go`: the program need not take its time any more."""
+        for file in self.awaited if lets_go else ():
+            Path(file).touch()
         self.note("waits for the end")
         try:
             code = self.process.wait(patience(timeout))
@@ -391,6 +421,7 @@ class Job:
     def goes_on_from(self, job):
         """Adds the marks of `job`: ranks keep the environment that they began with, in `job` or before."""
         self.marks += job.marks
+        self.awaited += job.awaited
 
     def processes(self):
         return marked_processes(self.marks)
@@ -447,9 +478,14 @@ class Launcher:
         self.jobs.append(job)
         return job
 
-    def start(self, n, *program, protocol=None, options=(), **more):
+    def unhurried(self, env=None):
+        """The environment in which the next job's program takes its time until the test waits for its end."""
+        return {"AWAITED": str(self.directory / f"awaited{self.number + 1}"), **(env or environment())}
+
+    def start(self, n, *program, protocol=None, options=(), env=None, **more):
         """Starts `resurgo run`; `program` is the command line of the program."""
         events = self.directory / f"events{self.number + 1}.json"
+        more["env"] = self.unhurried(env)
         command = [*self.before, RESURGO, "run", "-n", n, "--json-events", events]
         if protocol := protocol or self.protocol:
             command += ["--protocol", protocol]

@@ -30,12 +30,7 @@ LONG = ("400", "400", "24000")  # more than two seconds
 
 def start(jobs, directory, n, *program, every="100ms", options=(), **more):
     options = ["--checkpoint-every", every, "--checkpoint-dir", directory, "--max-restarts", "100", *options]
-    return jobs.start(n, *program, options=options, env=unhurried(jobs), **more)
-
-
-def unhurried(jobs):
-    """For the programs in image/: files may take long to write, and until then the job should exist."""
-    return harness.environment(AWAITED=jobs.directory / f"awaited{jobs.number + 1}")
+    return jobs.start(n, *program, options=options, **more)
 
 
 def files(directory, rank):
@@ -235,7 +230,7 @@ def killed_after_changes(jobs, rng, directory, kills=3, before=(), options=(), i
     events = jobs.directory / f"changed{jobs.number + 1}.json"
     options = ["--checkpoint-every", f"{rng.choice([20, 30, 50])}ms", "--checkpoint-dir", directory, "--json-events", events, *options]
     command = [harness.RESURGO, "run", "-n", 2, "--protocol", "pessimistic", *MANY, *options, CHANGED]
-    job = jobs.command([*before, *command], events=events, env=unhurried(jobs))
+    job = jobs.command([*before, *command], events=events, env=jobs.unhurried())
     partly = []
     for _ in range(kills):
         rank, count = rng.randrange(2), rng.randint(*images)
@@ -485,7 +480,7 @@ def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
     change_suspended(own, partial(from_another_kernel, threads=threads))
     events = jobs.directory / "events-after"
     resume = [harness.RESURGO, "resume", "--json-events", events, own]
-    resumed = jobs.command(resume, events=events, env=unhurried(jobs))
+    resumed = jobs.command(resume, events=events, env=jobs.unhurried())
     resumed.goes_on_from(job)
     return job.out.read_bytes(), resumed
 
@@ -635,7 +630,7 @@ def test_files_of_the_format_before_are_read(jobs, program, tmp_path):
     shown = jobs.resurgo("image", "show", files(directory, 1)[-1]).ok().text
     assert "(format 7)" in shown and " of rank 1 of job " in shown, shown
     events = jobs.directory / "events-after"
-    resumed = jobs.command([harness.RESURGO, "resume", "--json-events", events, own], events=events, env=unhurried(jobs))
+    resumed = jobs.command([harness.RESURGO, "resume", "--json-events", events, own], events=events, env=jobs.unhurried())
     resumed.goes_on_from(job)
     result = resumed.wait().ok()
     assert before + result.out == calm.out and not result.of("image_lost"), result.describe()

@@ -43,7 +43,7 @@ def interrupt(job, victim):
     for pid in filter(None, pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    ended = job.wait()
+    ended = job.wait(lets_go=False)
     assert not job.leftovers()
     return ended.code != 0
 

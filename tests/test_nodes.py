@@ -388,6 +388,35 @@ def test_a_job_of_slurm_runs_on_its_nodes(jobs, program, tmp_path):
     assert all("--no-kill --kill-on-bad-exit=0 --overlap" in step for step in steps), steps
 
 
+def test_a_job_of_pbs_runs_on_its_nodes(jobs, ssh, program, tmp_path):
+    (nodes := tmp_path / "nodes").write_text("a.invalid\na.invalid\nb.invalid\n")
+    env = harness.environment(PBS_NODEFILE=nodes)
+    events = tmp_path / "events"
+    script = ssh('exec sh -c "$*"')
+    result = jobs.resurgo("run", "-q", "--json-events", events, *script, *program("hello"), env=env).ok()
+    assert "3 ranks, sum 3" in result.text
+    begun = [event["node"] for event in harness.read_events(events) if event["event"] == "started"]
+    assert sorted(begun) == ["a.invalid", "a.invalid", "b.invalid"]
+    nodes.unlink()
+    result = jobs.resurgo("run", *script, *program("hello"), env=env)
+    assert result.code == 2 and f'PBS_NODEFILE="{nodes}" cannot be read: No such file' in result.errors, result.describe()
+
+
+def test_a_host_without_ranks_takes_those_of_a_lost_one(jobs, ssh, program):
+    heat = [*program("heat"), "200", "200", "6000"]
+    calm = jobs.calm(2, *heat)
+    hosts = ["-hosts", "a.invalid:2,b.invalid:2", *ssh('exec sh -c "$*"')]
+    job = jobs.start(2, *heat, options=[*hosts, *every("100ms")], protocol="blocking")
+    job.reach_event("wave_complete")
+    assert {event["node"] for event in job.events if event["event"] == "started"} == {"a.invalid"}
+    agent = harness.parent_of(job.lives()[0][0])
+    assert agent in agents(job)
+    os.kill(agent, signal.SIGKILL)
+    result = job.wait().ok()
+    assert result.out == calm.out
+    assert {event["node"] for event in result.of("started")} == {"a.invalid", "b.invalid"}, result.describe()
+
+
 @pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
 def test_random_kills_of_ranks_and_agents(jobs, program, rng, kills, protocol):
     entry, command = BY_NAME["cg"], program("cg")

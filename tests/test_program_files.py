@@ -12,11 +12,6 @@ import pytest
 
 import harness
 
-def waits(jobs, **more):
-    """For programs of image/: they take their time until the test waits for the job."""
-    return harness.environment(AWAITED=jobs.directory / f"awaited{jobs.number + 1}", **more)
-
-
 def replace(path, by):
     """Like `mv`: processes that run it keep the old file."""
     shutil.copy(by, f"{path}.new")
@@ -36,7 +31,7 @@ def until_in_mpi(job):
 def test_a_rank_is_restarted_from_the_file_it_began_with(jobs, program, tmp_path, protocol, how):
     calm = jobs.calm(2, *program("image/waits"))
     app = shutil.copy(program("image/waits")[0], tmp_path / "app")
-    job = jobs.start(2, app, protocol=protocol, env=waits(jobs))
+    job = jobs.start(2, app, protocol=protocol)
     until_in_mpi(job)
     replace(app, program("hello")[0]) if how == "replaced" else os.unlink(app)
     for life in (1, 2):
@@ -54,7 +49,7 @@ def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
     script.write_text(f"#!/bin/sh\nexec {program('image/waits')[0]}\n")
     script.chmod(0o755)
     text = script.read_text()
-    job = jobs.start(2, *words, script, protocol="pessimistic", env=waits(jobs))
+    job = jobs.start(2, *words, script, protocol="pessimistic")
     until_in_mpi(job)
     replace(script, script)  # the same words in another file
     assert job.kill([1]) and job.reach_another("caught_up")
@@ -67,7 +62,7 @@ def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
 
 def test_a_program_that_a_script_starts_is_compared(jobs, program, tmp_path):
     app = shutil.copy(program("image/waits")[0], tmp_path / "app")
-    job = jobs.start(2, "sh", "-c", f"exec {app}", protocol="pessimistic", env=waits(jobs))
+    job = jobs.start(2, "sh", "-c", f"exec {app}", protocol="pessimistic")
     until_in_mpi(job)
     replace(app, program("hello")[0])
     job.strike([1])
@@ -78,7 +73,7 @@ def test_a_program_that_a_script_starts_is_compared(jobs, program, tmp_path):
 def test_a_library_that_was_replaced_ends_the_job_and_one_installed_again_does_not(jobs, program, tmp_path):
     libm = Path(re.search(r" (/\S*/libm[.-]\S*)", Path("/proc/self/maps").read_text())[1])
     library = shutil.copy(libm, tmp_path / "libm.so.6")
-    env = waits(jobs, LD_PRELOAD=library)
+    env = harness.environment(LD_PRELOAD=library)
     job = jobs.start(2, *program("image/waits"), protocol="pessimistic", env=env)
     until_in_mpi(job)
     replace(library, libm)

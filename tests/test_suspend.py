@@ -57,7 +57,7 @@ class Chain:
     def suspend(self):
         """Suspends the last run; False when it was over before."""
         told = self.resurgo("suspend", self.last.process.pid)
-        ended = self.last.wait()
+        ended = self.last.wait(lets_go=False)
         if ended.code == 0:
             return False
         assert (told.code, ended.code) == (0, SUSPENDED), told.describe() + ended.describe()

@@ -312,6 +312,7 @@ int main(int argc, char **argv)
     share_out();
     double start = residual();
     for (long i = 0; i < class->steps; i++) {
+        linger(i, class->steps);
         if (i > 0) {
             exchange();
             right_hand_sides();

@@ -85,6 +85,7 @@ int main(int argc, char **argv)
     }
     double start = dot(b, b), rho = start;
     for (long k = 0; k < iterations; k++) {
+        linger(k, iterations);
         apply(p, q, rows);
         double alpha = rho / dot(p + n, q);
         for (long i = 0; i < count; i++) {

@@ -3,6 +3,7 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 // A failed check prints where and why to stderr and ends the job with code 9.
@@ -34,6 +36,32 @@ static inline int is_first(const char *path)
     if (file >= 0)
         close(file);
     return file >= 0;
+}
+
+// The test that has named the file AWAITED has not made it yet.
+static inline int is_awaited(void)
+{
+    const char *awaited = getenv("AWAITED");
+    return awaited && access(awaited, F_OK) != 0 && errno == ENOENT;
+}
+
+#define LINGER_SECONDS 30
+
+// Takes its time in the last quarter of its steps while a test wants that: messages and output are the same, and the job is not over
+// before the test has done what it wants.
+static inline void linger(long done, long steps)
+{
+    if (4 * done < 3 * steps || !is_awaited())
+        return;
+    struct timespec now, pause = {0, 10000000};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = LINGER_SECONDS / (steps > 4 ? steps / 4.0 : 1), end = (double)now.tv_sec + now.tv_nsec * 1e-9 + seconds;
+    if (seconds < 0.01)
+        pause.tv_nsec = (long)(seconds * 1e9);
+    do {
+        nanosleep(&pause, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((double)now.tv_sec + now.tv_nsec * 1e-9 < end && is_awaited());
 }
 
 #define FNV_START UINT64_C(0xcbf29ce484222325)

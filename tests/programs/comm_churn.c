@@ -28,6 +28,7 @@ int main(int argc, char **argv)
     long rounds = argument(argc, argv, 1, 200);
     long everyone = (long)size * (size - 1) / 2;
     for (long round = 0; round < rounds; round++) {
+        linger(round, rounds);
         int colours = 1 + (int)(round % 3);
         MPI_Comm part, twin, later, group_comm, shifted;
         MPI_Comm_split(MPI_COMM_WORLD, rank % colours, -rank, &part);

@@ -155,6 +155,7 @@ int main(int argc, char **argv)
     }
     MPI_Allreduce(&heat, &total, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     for (long step = 0; step < class->steps; step++) {
+        linger(step, class->steps);
         transform_all(field, spectrum, packed, -1);
         for (long x = 0; x < mine; x++)
             for (long y = 0; y < n; y++)

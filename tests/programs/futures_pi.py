@@ -5,6 +5,7 @@
 """
 import sys
 
+from linger import linger
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor
 
@@ -13,6 +14,7 @@ STEPS = 2000
 
 def piece(task, tasks):
     """The integral of 4 / (1 + x^2) over one of `tasks` equal parts of [0, 1]."""
+    linger(task, tasks)
     width = 1.0 / (tasks * STEPS)
     return sum(4.0 / (1.0 + ((task * STEPS + k + 0.5) * width) ** 2) for k in range(STEPS)) * width
 

@@ -36,6 +36,7 @@ int main(int argc, char **argv)
     MPI_Type_vector((int)rows, 1, (int)width, MPI_DOUBLE, &column);
     MPI_Type_commit(&column);
     for (long step = 0; step < steps; step++) {
+        linger(step, steps);
         MPI_Request requests[8];
         MPI_Irecv(now + 1, (int)columns, MPI_DOUBLE, north, 0, grid, &requests[0]);
         MPI_Irecv(now + (rows + 1) * width + 1, (int)columns, MPI_DOUBLE, south, 1, grid, &requests[1]);

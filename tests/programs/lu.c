@@ -142,6 +142,7 @@ int main(int argc, char **argv)
                 }
     double before = residual(&g);
     for (long step = 0; step < class->steps; step++) {
+        linger(step, class->steps);
         forth(&g);
         back(&g);
     }

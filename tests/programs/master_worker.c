@@ -104,7 +104,7 @@ static uint64_t master(long tasks)
     return sum;
 }
 
-static void worker(long amount)
+static void worker(long tasks, long amount)
 {
     int next_worker = rank == size - 1 ? 1 : rank + 1;
     uint64_t round = 0;
@@ -128,6 +128,7 @@ static void worker(long amount)
         got(0, status.MPI_TAG, &task, sizeof task);
         if (status.MPI_TAG == STOP)
             break;
+        linger(task.number, tasks);
         struct result result = {task.number, idle, work(task.number, amount), chance};
         send_to(0, RESULT, &result, sizeof result);
         if (++round % 5 == 0 && next_worker != rank)
@@ -168,7 +169,7 @@ int main(int argc, char **argv)
     if (rank == 0)
         sum = master(tasks);
     else
-        worker(amount);
+        worker(tasks, amount);
 
     // What I sent to you must be what you got from me.
     uint64_t *theirs = allocate((size_t)entries * sizeof *theirs);

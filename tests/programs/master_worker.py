@@ -9,6 +9,7 @@ import hashlib
 import sys
 from collections import defaultdict
 
+from linger import linger
 from mpi4py import MPI
 
 TASK, RESULT, STOP = 1, 2, 3
@@ -59,6 +60,7 @@ else:
         if tag == STOP:
             break
         value = order["task"]
+        linger(value, tasks)
         for i in range(500 + value % 7 * 100):
             value = (value * 6364136223846793005 + i) % 2**61
         send(0, RESULT, {"value": value, "idle": idle, "chance": chance.hexdigest()})

@@ -540,6 +540,7 @@ int main(int argc, char **argv)
         {"to_self", to_self},       {"sendrecv", sendrecv_and_null}, {"completions", completions},
         {"collectives", collectives}, {"intercommunicators", intercommunicators}, {"partitioned", partitioned},
     };
+    enum { PARTS = sizeof parts / sizeof parts[0] };
     MPI_Init(&argc, &argv);
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_rank(comm, &rank);
@@ -551,9 +552,10 @@ int main(int argc, char **argv)
     if (only)
         rounds = 1;
     for (long round = 0; round < rounds; round++)
-        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        for (size_t i = 0; i < PARTS; i++) {
             if (only && strcmp(only, parts[i].name) != 0)
                 continue;
+            linger(round * PARTS + (long)i, rounds * PARTS);
             parts[i].run();
             MPI_Barrier(comm);
             if (rank == 0)

@@ -33,6 +33,7 @@ int main(int argc, char **argv)
     CHECK(count == part * bytes, "%d bytes written together", count);
     MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL);
     for (long i = part; i < records; i++) {
+        linger(i, records);
         MPI_Offset at = (MPI_Offset)(i * size + rank) * bytes;
         if (i % 2) {
             MPI_File_write_at(file, at, data + i * bytes, (int)bytes, MPI_BYTE, MPI_STATUS_IGNORE);

@@ -6,6 +6,7 @@
 import sys
 
 import numpy as np
+from linger import linger
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -45,7 +46,8 @@ x, p = np.zeros((rows + 2, n)), np.zeros((rows + 2, n))
 r = b.copy()
 p[1:-1] = r
 start = rho = dot(r, r)
-for _ in range(iterations):
+for k in range(iterations):
+    linger(k, iterations)
     q = apply(p)
     alpha = rho / dot(p[1:-1], q)
     x[1:-1] += alpha * p[1:-1]

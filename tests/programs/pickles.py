@@ -9,6 +9,7 @@ import hashlib
 import random
 import sys
 
+from linger import linger
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -30,6 +31,7 @@ def thing(owner, number):
 
 digest = hashlib.sha256()
 for number in range(rounds):
+    linger(number, rounds)
     right, left = (rank + 1) % size, (rank - 1) % size
     request = comm.isend(thing(rank, number), dest=right, tag=number)
     got = comm.recv(source=left, tag=number)

@@ -105,6 +105,7 @@ static void atomics(long rounds)
 
     // A read-modify-write under an exclusive lock.
     for (long i = 0; i < rounds; i++) {
+        linger(i, rounds);
         int target = (int)((rank + i) % size);
         int64_t value;
         MPI_Win_lock(MPI_LOCK_EXCLUSIVE, target, 0, window);

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
         blocks[r] = block, words[r] = MPI_UINT64_T, byte_places[r] = (int)(r * m * 8);
     }
     for (long round = 0; round < rounds; round++) {
+        linger(round, rounds);
         for (long i = 0; i < m; i++)
             for (long j = 0; j < n; j++)
                 a[i * n + j] = entry(rank * m + i, j, round);

@@ -85,6 +85,8 @@ static void objects(int rank, const char *path)
     must_be_revoked("MPI_Win_free", rank, MPI_Win_free(&win));
     if (MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_RDWR | MPI_MODE_CREATE, MPI_INFO_NULL, &file))
         must_be_revoked("MPI_File_open", rank, MPI_SUCCESS);
+    /* Otherwise some may still be opening it. */
+    MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
         usleep(3000);
         MPIX_File_revoke(file);

@@ -41,8 +41,7 @@ static inline void step(uint64_t state, double seconds)
     uint64_t least[2] = {state, ~state}, all[2];
     MPI_Allreduce(least, all, 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
     CHECK(all[0] == state && all[1] == ~state, "the ranks differ: %llx", (unsigned long long)state);
-    const char *awaited = getenv("AWAITED");
-    if (awaited && access(awaited, F_OK) != 0)
+    if (is_awaited())
         seconds += AWAITED_SECONDS;
     for (double end = now() + seconds; now() < end;)
         ;
