@@ -61,8 +61,10 @@ pub fn cluster(
     let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
         return Ok(None);
     };
-    // Start no agent where no rank runs, unless that node may have to replace another.
-    let is_used = |node: &u32| *node >= kept || asked.may_miss > 0 || of_rank.contains(node);
+    // Hosts beyond the ranks replace others, if the user has named them. Of a batch job's hosts others may be in use.
+    let is_allotted = named.iter().all(Slots::is_allotted) && asked.count.is_none();
+    let replaces = |node: &u32| !is_allotted || *node >= kept || asked.may_miss > 0;
+    let is_used = |node: &u32| replaces(node) || of_rank.contains(node);
     let used: Vec<u32> = (0..hosts.len() as u32).filter(is_used).collect();
     let number = |node: &u32| used.iter().position(|used| used == node).unwrap_or(0) as u32;
     let of_rank: Vec<u32> = of_rank.iter().map(number).collect();
@@ -181,12 +183,13 @@ pub fn of_stores(
 fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Refusal> {
     let asked = &options.nodes;
     let refused = |text: String| Refusal::new(2, text);
-    let with = named.first().map(|named| named.option.as_str());
+    let with = named.iter().find(|named| !named.is_allotted());
+    let with = with.map(|named| named.option.as_str());
     let with = with
         .or(asked.count.map(|_| "--nodes"))
         .or((asked.may_miss > 0).then_some("--allow-missing"))
         .or((!options.memories.hosts.is_empty()).then_some("--channel-memory-hosts"));
-    if let Some(option) = with.filter(|option| *option != "SLURM_JOB_NODELIST") {
+    if let Some(option) = with {
         return Err(refused(format!(
             "-launcher join waits for whoever joins; leave {option} out"
         )));
@@ -442,7 +445,10 @@ mod tests {
                 "-hosts a.invalid,b.invalid,a.invalid -n 3 ./a",
                 "a.invalid ssh 2,b.invalid ssh 1",
             ),
-            ("-hosts a.invalid:4,b.invalid -n 3 ./a", "a.invalid ssh 3"),
+            (
+                "-hosts a.invalid:4,b.invalid -n 3 ./a",
+                "a.invalid ssh 3,b.invalid ssh 0",
+            ),
             (
                 "-hosts a.invalid,b.invalid -launcher slurm ./a",
                 "a.invalid slurm 1,b.invalid slurm 1",
@@ -501,6 +507,23 @@ mod tests {
             found("./a", &slurm("n[1", "4"))
                 .unwrap_err()
                 .contains("SLURM_JOB_NODELIST")
+        );
+    }
+
+    #[test]
+    fn jobs_of_other_batch_systems_have_their_nodes() {
+        let lsf = [("LSB_MCPU_HOSTS", "n1.invalid 4 n2.invalid 2 n3.invalid 1")];
+        assert_eq!(
+            found("./a", &lsf).unwrap(),
+            "n1.invalid ssh 4,n2.invalid ssh 2,n3.invalid ssh 1"
+        );
+        // Where no rank runs another job may.
+        assert_eq!(found("-n 5 ./a", &lsf).unwrap(), "n1.invalid ssh 4,n2.invalid ssh 1");
+        assert_eq!(found("-hosts localhost -n 2 ./a", &lsf).unwrap(), "here 2");
+        assert!(
+            found("./a", &[("PBS_NODEFILE", "/nowhere")])
+                .unwrap_err()
+                .contains("PBS_NODEFILE")
         );
     }
 

@@ -228,7 +228,7 @@ pub fn add_host(arguments: Vec<OsString>) -> i32 {
     let [job, host] = &arguments[..] else {
         return usage("add-host needs the number of a job and a host, as in: resurgo add-host 4711 n3:4");
     };
-    match crate::options::hosts::one(&host.to_string_lossy()) {
+    match crate::host_names::one(&host.to_string_lossy()) {
         Ok((host, slots)) => one("add-host", std::slice::from_ref(job), &Request::AddHost { host, slots }),
         Err(why) => usage(&format!("add-host {}: {why}", host.display())),
     }

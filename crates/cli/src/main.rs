@@ -2,6 +2,7 @@
 
 mod addresses;
 mod advise;
+mod batch;
 mod bench;
 mod check;
 mod checkpoint_server;
@@ -14,6 +15,7 @@ mod doctor;
 mod environment;
 mod fetch;
 mod help;
+mod host_names;
 mod hosts;
 mod image;
 mod jobs;

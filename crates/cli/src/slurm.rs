@@ -3,6 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The variable of a batch system that names hosts, and the hosts with the ranks that each takes in one turn.
+pub type Allotted = (&'static str, Vec<(String, u32)>);
+
 /// The time left: from SLURM_JOB_END_TIME, or else from squeue. None: there is no limit.
 pub fn time_left() -> Result<Option<Duration>, String> {
     if let Some(end) = std::env::var("SLURM_JOB_END_TIME")
@@ -48,20 +51,41 @@ fn parse(text: &str) -> Option<Duration> {
 /// The most hosts that a list may have.
 const MOST_HOSTS: usize = 1 << 16;
 
-/// The hosts of the job that this process runs in, with Slurm's tasks for each; empty outside of a job.
-pub fn hosts(variable: impl Fn(&str) -> Option<String>) -> Result<Vec<(String, u32)>, String> {
-    let list = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST"));
-    let Some(list) = list.filter(|_| variable("SLURM_JOB_ID").is_some()) else {
-        return Ok(Vec::new());
+/// Steps of which Slurm says nothing of their own: the batch script's, and that of an interactive allocation.
+const FIRST_SPECIAL_STEP: u64 = 0xffff_fff0;
+
+/// The hosts of the job that this process runs in, with Slurm's tasks for each, or of its step (`srun`), which may be on a
+/// part of them. None outside of a job.
+///
+/// # Errors
+/// The variables cannot be read, or the job has several parts, each with hosts of its own.
+pub fn hosts(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Allotted>, String> {
+    if variable("SLURM_JOB_ID").is_none() {
+        return Ok(None);
+    }
+    if let Some(parts) = variable("SLURM_HET_SIZE").filter(|parts| parts != "1") {
+        return Err(format!(
+            "SLURM_HET_SIZE={parts:?}: this job of Slurm has several parts; write its hosts with -hosts (and -launcher ssh)"
+        ));
+    }
+    let step = variable("SLURM_STEP_ID").or_else(|| variable("SLURM_STEPID"));
+    let step = step.and_then(|step| step.parse::<u64>().ok());
+    let of_step = step.is_some_and(|step| step < FIRST_SPECIAL_STEP) && variable("SLURM_STEP_NODELIST").is_some();
+    let [list, tasks] = match of_step {
+        true => ["SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"],
+        false => ["SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"],
+    };
+    let Some(names) = variable(list).or_else(|| variable("SLURM_NODELIST")) else {
+        return Ok(None);
     };
     let wrong = |name: &str, value: &str| format!("{name}={value:?} cannot be read; write the hosts with -hosts");
-    let names = expand(&list).ok_or_else(|| wrong("SLURM_JOB_NODELIST", &list))?;
-    let Some(text) = variable("SLURM_TASKS_PER_NODE") else {
-        return Ok(names.into_iter().map(|name| (name, 1)).collect());
+    let names = expand(&names).ok_or_else(|| wrong(list, &names))?;
+    let Some(text) = variable(tasks) else {
+        return Ok(Some((list, names.into_iter().map(|name| (name, 1)).collect())));
     };
-    let tasks = tasks(&text).filter(|tasks| tasks.len() == names.len());
-    let tasks = tasks.ok_or_else(|| wrong("SLURM_TASKS_PER_NODE", &text))?;
-    Ok(names.into_iter().zip(tasks).collect())
+    let each = each_of(&text).filter(|each| each.len() == names.len());
+    let each = each.ok_or_else(|| wrong(tasks, &text))?;
+    Ok(Some((list, names.into_iter().zip(each).collect())))
 }
 
 /// Each host of `n[1-3,07],login,r[0-1]n[0-9]`.
@@ -121,7 +145,7 @@ fn expand_word(word: &str) -> Option<Vec<String>> {
 }
 
 /// Each number of `2(x3),1`.
-fn tasks(text: &str) -> Option<Vec<u32>> {
+fn each_of(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     for word in text.split(',') {
         let (tasks, times) = match word.split_once("(x") {
@@ -176,33 +200,48 @@ mod tests {
         ] {
             assert_eq!(hosts(list), None, "{list}");
         }
-        assert_eq!(tasks("2(x3),1"), Some(vec![2, 2, 2, 1]));
+        assert_eq!(each_of("2(x3),1"), Some(vec![2, 2, 2, 1]));
         for text in ["", "0", "x", "2(x", "2(xx)", "1(x99999999)"] {
-            assert_eq!(tasks(text), None, "{text}");
+            assert_eq!(each_of(text), None, "{text}");
         }
+    }
+
+    fn told(variables: &[(&str, &str)]) -> Result<String, String> {
+        let of = |name: &str| variables.iter().find(|(known, _)| *known == name);
+        let found = hosts(|name| of(name).map(|(_, value)| value.to_string()))?;
+        Ok(found.map_or("none".to_string(), |(_, hosts)| {
+            let hosts: Vec<_> = hosts.iter().map(|(host, tasks)| format!("{host}:{tasks}")).collect();
+            hosts.join(",")
+        }))
     }
 
     #[test]
     fn a_job_of_slurm_has_hosts_and_tasks() {
-        let of = |tasks: Option<&str>, job: Option<&str>| {
-            hosts(|name| {
-                let value = match name {
-                    "SLURM_JOB_NODELIST" => Some("n[1-2]"),
-                    "SLURM_TASKS_PER_NODE" => tasks,
-                    "SLURM_JOB_ID" => job,
-                    _ => None,
-                };
-                value.map(String::from)
-            })
+        let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-2]")];
+        let with = |more: &[(&'static str, &'static str)]| told(&[&job[..], more].concat());
+        let tasks = |tasks| ("SLURM_TASKS_PER_NODE", tasks);
+        assert_eq!(with(&[tasks("4,2")]).as_deref(), Ok("n1:4,n2:2"));
+        assert_eq!(with(&[]).as_deref(), Ok("n1:1,n2:1"));
+        assert_eq!(told(&job[1..]).as_deref(), Ok("none"));
+        assert!(with(&[tasks("4")]).unwrap_err().contains("SLURM_TASKS_PER_NODE=\"4\""));
+        assert!(with(&[("SLURM_HET_SIZE", "2")]).unwrap_err().contains("several parts"));
+    }
+
+    #[test]
+    fn a_step_has_its_part_of_them() {
+        // srun has set the number of tasks for its own node.
+        let step = |id| {
+            told(&[
+                ("SLURM_JOB_ID", "7"),
+                ("SLURM_JOB_NODELIST", "n[1-2]"),
+                ("SLURM_TASKS_PER_NODE", "1"),
+                ("SLURM_STEP_ID", id),
+                ("SLURM_STEP_NODELIST", "n2"),
+                ("SLURM_STEP_TASKS_PER_NODE", "3"),
+            ])
         };
-        let two = |tasks: [u32; 2]| Ok(vec![("n1".to_string(), tasks[0]), ("n2".to_string(), tasks[1])]);
-        assert_eq!(of(Some("4,2"), Some("7")), two([4, 2]));
-        assert_eq!(of(None, Some("7")), two([1, 1]));
-        assert_eq!(of(Some("4,2"), None), Ok(Vec::new()));
-        assert!(
-            of(Some("4"), Some("7"))
-                .unwrap_err()
-                .contains("SLURM_TASKS_PER_NODE=\"4\"")
-        );
+        assert_eq!(step("0").as_deref(), Ok("n2:3"));
+        let interactive = step("4294967290").unwrap_err();
+        assert!(interactive.contains("SLURM_TASKS_PER_NODE"), "{interactive}");
     }
 }

@@ -41,6 +41,18 @@ pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
     }
 }
 
+/// An address at which nobody listens, and nobody else can while the descriptor is open.
+#[cfg(test)]
+pub fn nobodys_address() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
+    use std::os::fd::AsRawFd;
+    let taken = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(taken.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let name: SockaddrIn = getsockname(taken.as_raw_fd()).unwrap();
+    let address = std::net::SocketAddrV4::from(name).into();
+    (taken, address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

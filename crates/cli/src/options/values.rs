@@ -14,9 +14,9 @@ use resurgo_runtime::units::{parse_duration, parse_size};
 use resurgo_store::Places;
 use resurgo_wire::node_memory::{CLOCK_SPREADS, MAX_LOG_SEGMENTS, MAX_RANKS, SEGMENT};
 
-use super::hosts;
 use super::types::{Hosts, Images, Options, TimeLimit};
 use super::written::{Written, separate};
+use crate::host_names;
 use crate::near::nearest;
 
 /// The papers' names of some of the protocols, in lower case.
@@ -372,7 +372,7 @@ pub fn groups(options: &mut Options, value: &str) -> Result<(), String> {
 }
 
 pub fn memory_hosts(options: &mut Options, value: &str) -> Result<(), String> {
-    options.memories.hosts = hosts::of_list(value)?;
+    options.memories.hosts = host_names::of_list(value)?;
     match options.memories.hosts.is_empty() {
         true => Err("names no host; leave it out".to_string()),
         false => Ok(()),

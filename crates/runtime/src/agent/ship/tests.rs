@@ -512,8 +512,7 @@ fn what_is_given_up_or_forgotten_is_gone() {
 
 #[test]
 fn what_cannot_come_to_one_partner_goes_to_another_one_older_images_first() {
-    // No server listens there.
-    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_taken, nowhere) = crate::sys::nobodys_address();
     let (partner, address) = agent(2, Shelf::in_memory());
     let (mut own, _) = agent(0, Shelf::in_memory());
     let images = [(0, 2), (1, 1), (0, 1)];
