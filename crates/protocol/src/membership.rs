@@ -5,7 +5,7 @@
 //! clock. When it has run out, the agent ends all its ranks and itself. The dispatcher counts from its last message of
 //! the node, by its own clock. It waits for a lease and a margin, and then the node is dead. A heartbeat arrives after
 //! it was sent, so the lease of a dead node has run out. Clocks' rates may differ by less than the margin. No moment
-//! crosses from one node to another.
+//! crosses from one node to another. The lease begins with the job: an agent that waits for that has nothing to end.
 //!
 //! A node's lives are numbered: the *epoch*, from 1. Messages of an older epoch are refused, and no new life begins
 //! before the one before it has ended for sure.
@@ -252,6 +252,7 @@ pub struct Lease {
     answered: u64,
     until: Duration,
     beat: Duration,
+    has_begun: bool,
     is_over: bool,
 }
 
@@ -265,13 +266,33 @@ impl Lease {
             answered: 0,
             until: asked + timing.lease,
             beat: asked + timing.heartbeat,
+            has_begun: true,
             is_over: false,
         }
     }
 
+    /// The same of an agent that waits for its job. No rank runs there, so the dispatcher may be silent for any time.
+    pub fn waiting(timing: Timing, asked: Duration) -> Lease {
+        Lease {
+            has_begun: false,
+            ..Lease::new(timing, asked)
+        }
+    }
+
+    /// The agent has its job. False: the last answer is older than a lease, so the dispatcher may have given up this
+    /// node. The agent begins only after the next answer.
+    pub fn begin(&mut self, now: Duration) -> bool {
+        self.has_begun |= now < self.until;
+        self.has_begun
+    }
+
+    fn is_late(&self, now: Duration) -> bool {
+        self.has_begun && now >= self.until
+    }
+
     /// The dispatcher has answered the heartbeat. Answers after the end change nothing.
     pub fn answered(&mut self, number: u64, now: Duration) {
-        self.is_over |= now >= self.until;
+        self.is_over |= self.is_late(now);
         let answered = number.saturating_sub(self.answered) as usize;
         if self.is_over || answered == 0 || answered > self.sent.len() {
             return;
@@ -294,7 +315,7 @@ impl Lease {
 
     /// The duty at `now`.
     pub fn poll(&mut self, now: Duration) -> Option<Duty> {
-        self.is_over |= now >= self.until;
+        self.is_over |= self.is_late(now);
         if self.is_over {
             return Some(Duty::End);
         }
@@ -309,7 +330,10 @@ impl Lease {
 
     /// When [`Lease::poll`] has the next duty.
     pub fn due(&self) -> Duration {
-        self.until.min(self.beat)
+        match self.has_begun {
+            true => self.until.min(self.beat),
+            false => self.beat,
+        }
     }
 
     /// Until when ranks may send to other nodes, by this node's clock. An agent that stands still cannot end them, so

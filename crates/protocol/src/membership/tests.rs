@@ -50,7 +50,12 @@ struct World {
     /// The agent stands still, and the dispatcher.
     stopped: Times,
     paused: Times,
+    /// When the job begins. The agent is there before.
+    job: u64,
 }
+
+/// Among the answers on the link to the agent: the job.
+const JOB: u64 = 0;
 
 impl Default for World {
     fn default() -> World {
@@ -63,6 +68,7 @@ impl Default for World {
             held: Times::new(),
             stopped: Times::new(),
             paused: Times::new(),
+            job: 0,
         }
     }
 }
@@ -73,7 +79,9 @@ struct Story {
     suspected: Vec<u64>,
     back: Vec<u64>,
     dead: Option<u64>,
-    /// The agent has ended its ranks.
+    /// The agent has begun its job.
+    begun: Option<u64>,
+    /// It has ended its ranks.
     ended: Option<u64>,
 }
 
@@ -82,8 +90,8 @@ impl World {
     fn run(&self, length: u64) -> Story {
         let timing = Timing::default();
         let mut membership = Membership::new(timing);
-        let epoch = membership.join(0, self.dispatcher.shows(0)).expect("it is the first");
-        let mut lease = Lease::new(timing, self.agent.shows(0));
+        let (mut epoch, mut has_job) = (None, false);
+        let mut lease = Lease::waiting(timing, self.agent.shows(0));
         let (mut up, mut down) = (VecDeque::new(), VecDeque::new());
         let mut story = Story::default();
         for now in (0..length).step_by(STEP as usize) {
@@ -92,10 +100,16 @@ impl World {
             if !at(&self.stopped, now) && story.ended.is_none() {
                 let clock = self.agent.shows(now);
                 while arrives(&down) {
-                    down.pop_front()
-                        .into_iter()
-                        .for_each(|(_, number)| lease.answered(number, clock));
+                    match down.pop_front() {
+                        Some((_, JOB)) => has_job = true,
+                        answer => answer.into_iter().for_each(|(_, number)| lease.answered(number, clock)),
+                    }
                 }
+                if has_job && story.begun.is_none() && lease.begin(clock) {
+                    story.begun = Some(now);
+                }
+                let is_over = story.begun.is_none() || lease.until() <= clock;
+                assert!(story.dead.is_none() || is_over, "it was dead before {now}: {self:?}");
                 match lease.poll(clock) {
                     Some(Duty::End) => story.ended = Some(now),
                     Some(Duty::Beat { number }) if !at(&self.up_cut, now) => up.push_back((now + self.latency, number)),
@@ -106,9 +120,16 @@ impl World {
                 continue;
             }
             let clock = self.dispatcher.shows(now);
+            if epoch.is_none() && now >= self.job {
+                epoch = membership.join(0, clock).ok();
+                if !at(&self.down_cut, now) {
+                    down.push_back((now + self.latency, JOB));
+                }
+            }
             while arrives(&up) {
                 let number = up.pop_front().map_or(0, |(_, number)| number);
-                if membership.heard(0, epoch, clock).is_ok() && !at(&self.down_cut, now) {
+                let is_heard = epoch.is_none_or(|epoch| membership.heard(0, epoch, clock).is_ok());
+                if is_heard && !at(&self.down_cut, now) {
                     down.push_back((now + self.latency, number));
                 }
             }
@@ -120,8 +141,8 @@ impl World {
                     Change::Dead { .. } => {
                         story.dead = Some(now);
                         // The ranks of an agent that stands still check this themselves.
-                        let agent = self.agent.shows(now);
-                        assert!(lease.until() <= agent, "dead at {now}, and its lease lasts: {self:?}");
+                        let is_over = story.begun.is_none() || lease.until() <= self.agent.shows(now);
+                        assert!(is_over, "dead at {now}, and its lease lasts: {self:?}");
                     }
                 }
             }
@@ -281,7 +302,7 @@ impl Numbers {
 /// Whatever fails, and with clocks that differ by up to a fifth: [`World::run`] asserts that no dead node has a lease.
 #[test]
 fn no_dead_node_has_a_lease() {
-    let (mut died, mut lived) = (0, 0);
+    let (mut died, mut lived, mut waited) = (0, 0, 0);
     for seed in 0..600 {
         let mut numbers = Numbers(seed);
         let world = World {
@@ -293,8 +314,10 @@ fn no_dead_node_has_a_lease() {
             held: numbers.times(),
             stopped: numbers.times(),
             paused: numbers.times(),
+            job: numbers.below(2) * numbers.below(12_000),
         };
         let story = world.run(25_000);
+        waited += u64::from(story.begun.is_some_and(|begun| begun > world.job + 1_000));
         match story.dead {
             Some(_) => died += 1,
             None => {
@@ -303,7 +326,10 @@ fn no_dead_node_has_a_lease() {
             }
         }
     }
-    assert!(died > 100 && lived > 100, "{died} died, {lived} lived");
+    assert!(
+        died > 100 && lived > 100 && waited > 10,
+        "{died} died, {lived} lived, {waited} waited for an answer"
+    );
 }
 
 #[test]
@@ -394,4 +420,23 @@ fn a_late_answer_is_for_nothing_that_has_been_sent_since_a_rest() {
         Some(Duty::Beat { number: 3 }),
         "the machine was suspended, too"
     );
+}
+
+#[test]
+fn an_agent_waits_for_its_job_as_long_as_it_takes() {
+    let mut lease = Lease::waiting(Timing::default(), ms(0));
+    for beat in 1..=99 {
+        assert_eq!(lease.due(), ms(beat * 100));
+        assert_eq!(lease.poll(ms(beat * 100)), Some(Duty::Beat { number: beat }));
+    }
+    // The job comes before the answers.
+    assert!(!lease.begin(ms(9_950)));
+    assert_eq!(lease.poll(ms(10_000)), Some(Duty::Beat { number: 100 }));
+    // An old answer does not help: the node may have been given up since.
+    lease.answered(60, ms(10_010));
+    assert!(!lease.begin(ms(10_010)));
+    lease.answered(99, ms(10_020));
+    assert!(lease.begin(ms(10_020)));
+    assert_eq!(lease.until(), ms(12_900));
+    assert_eq!(lease.poll(ms(12_900)), Some(Duty::End));
 }
