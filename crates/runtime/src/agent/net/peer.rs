@@ -68,8 +68,8 @@ pub struct Peer {
 pub enum Trouble {
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    #[error("node {node} is not one of this job, or of another version of resurgo: {error}")]
-    Stranger { node: u32, error: Error },
+    #[error("node {node} has proved the job's key, and sends what is no message: {error}")]
+    Garbled { node: u32, error: Error },
     #[error(transparent)]
     Foreign(#[from] Foreign),
     #[error(transparent)]
@@ -280,7 +280,11 @@ impl Peer {
                 Ok(Some((frame, _))) => Err(Error::Unexpected { frame: frame.name() }),
                 Err(error) => Err(error),
             };
-            let (word, used) = answer.map_err(|error| Trouble::Stranger { node: self.node, error })?;
+            let Ok((word, used)) = answer else {
+                // Another program may have the port of a node that is lost. Who is lost, the dispatcher decides.
+                self.hang_up();
+                return Ok(());
+            };
             link.take(used);
             Frame::Handshake(word).encode(link.output.end());
             if let Stage::Calling(link, _) = std::mem::replace(&mut self.stage, Stage::None) {
@@ -293,7 +297,7 @@ impl Peer {
         let (mirror, outgoing) = (&mut self.mirror, &mut self.outgoing);
         while !mirror.is_behind() {
             let node = self.node;
-            let frame = link.frame().map_err(|error| Trouble::Stranger { node, error })?;
+            let frame = link.frame().map_err(|error| Trouble::Garbled { node, error })?;
             let Some((frame, used)) = frame else { break };
             let mut answer = None;
             match frame {

@@ -526,32 +526,51 @@ fn pages_that_no_rank_has_touched_get_no_memory() {
     }
 }
 
+/// Accepts one connection, and passes it on to `to` until one side ends it.
+fn pass(door: &TcpListener, to: SocketAddr) {
+    let (near, _) = door.accept().unwrap();
+    let far = TcpStream::connect(to).unwrap();
+    std::thread::scope(|scope| {
+        for (mut from, mut to) in [(&near, &far), (&far, &near)] {
+            scope.spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = [from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)];
+            });
+        }
+    });
+}
+
+/// Others have the port of node 0 before it does.
 #[test]
-fn who_does_not_hold_the_key_is_let_down() {
-    let nodes = two(Protocol::None);
-    let (listener, doors) = listeners(2);
-    let memory = NodeMemory::create(&job(), 2).unwrap();
+fn strangers_in_the_place_of_a_node_end_nothing() {
+    let (mut real, addresses) = listeners(4);
+    let (wrong_listener, door) = (real.pop().unwrap(), real.pop().unwrap());
+    let doors = [addresses[2], addresses[1]];
+    let (right, mut nodes) = nodes(Protocol::Pessimistic, &[0, 1], real, &doors);
     let plan = Nodes {
         copies: Vec::new(),
         is_encrypted: false,
-        own: 1,
+        own: 0,
         epoch: 3,
         mesh: doors.iter().map(|door| vec![*door]).collect(),
         of_rank: vec![0, 1],
     };
-    let wrong = Job { key: [8; 32], ..job() };
-    let mut listener = listener.into_iter();
-    let net = Net::start(
-        &job(),
-        &Nodes { own: 0, ..plan.clone() },
-        &memory,
-        listener.next().unwrap(),
-    )
-    .unwrap();
-    let stranger = Net::start(&wrong, &plan, &memory, listener.next().unwrap()).unwrap();
-    assert!(matches!(answer(&stranger), Answer::Failed(reason) if reason.contains("node 0 is not one of this job")));
-    assert_eq!(net.answers(), []);
-    drop(nodes);
+    let memory = NodeMemory::create(&job(), 2).unwrap();
+    let wrong = Job { key: [8; 32], ..right };
+    let other = Net::start(&wrong, &plan, &memory, wrong_listener).unwrap();
+    let places = [addresses[3], addresses[0]];
+    std::thread::spawn(move || {
+        for words in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
+            let (mut caller, _) = door.accept().unwrap();
+            caller.write_all(words).unwrap();
+            // The caller ends this connection, if it has been told anything.
+            while !words.is_empty() && caller.read(&mut [0; 256]).is_ok_and(|length| length > 0) {}
+        }
+        // Then it is a node of another job, and at last the right one.
+        places.into_iter().for_each(|place| pass(&door, place));
+    });
+    flush(&mut nodes[1].net);
+    assert_eq!((nodes[0].net.answers(), other.answers()), (vec![], vec![]));
 }
 
 #[test]
