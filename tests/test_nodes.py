@@ -101,6 +101,88 @@ def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
     assert result.code == 130 and "ended by SIGINT before its nodes were there" in result.errors
 
 
+@pytest.mark.parametrize("stands_still", [False, True])
+def test_hosts_wait_for_the_last_one_longer_than_their_lease(jobs, program, ssh, tmp_path, stands_still):
+    """Also while `resurgo run` says nothing: the lease begins with the job."""
+    calm = jobs.calm(4, *program("messages"))
+    waits = f'[ $host = a.invalid ] || while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exec sh -c "$*"'
+    job = jobs.start(4, *program("messages"), options=[*HOSTS, *ssh(waits), "--lease", "2s"])
+    # It has shown its key, and listens for other nodes twice.
+    job.reach(lambda: [sockets(pid) for pid in agents(job)] == [3])
+    if stands_still:
+        job.process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    job.process.send_signal(signal.SIGCONT)
+    (tmp_path / "go").touch()
+    result = job.wait().ok()
+    assert {event["node"] for event in result.of("started")} == {"a.invalid", "b.invalid"}, result.describe()
+    assert result.out == calm.out and not result.of("node_lost"), result.describe()
+
+
+def sockets(pid):
+    """How many sockets a process has, its standard streams aside."""
+    found = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found += int(entry.name) > 2 and os.readlink(entry.path).startswith("socket:")
+    return found
+
+
+# Stands between an agent and `resurgo run`: ends a connection at once, one after its first word, and one before its last
+# word of the handshake arrives. The next one is left alone.
+BETWEEN = """
+import json, os, socket, subprocess, sys, threading
+told = json.loads(sys.stdin.buffer.readline())
+if socket.has_dualstack_ipv6():
+    door = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+else:
+    door = socket.create_server(("", 0))
+real, told["port"] = told["port"], door.getsockname()[1]
+agent = subprocess.Popen(["sh", "-c", sys.argv[1]], stdin=subprocess.PIPE)
+agent.stdin.write(json.dumps(told).encode() + b"\\n")
+agent.stdin.flush()
+
+def pass_on(source, target):
+    while data := source.recv(65536):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+
+def meet():
+    for number in range(4):
+        caller, _ = door.accept()
+        if number:
+            hello = caller.recv(65536)
+        if number > 1:
+            called = socket.create_connection((told["addresses"][0], real))
+            called.sendall(hello)
+        if number == 2:
+            caller.sendall(called.recv(65536))
+            caller.recv(65536)
+            called.close()
+        if number < 3:
+            caller.close()
+    threading.Thread(target=pass_on, args=(caller, called), daemon=True).start()
+    pass_on(called, caller)
+
+def hold_on():
+    while os.read(0, 1):
+        pass
+    agent.stdin.close()
+
+for what in (meet, hold_on):
+    threading.Thread(target=what, daemon=True).start()
+sys.exit(agent.wait())
+"""
+
+
+def test_an_agent_calls_until_it_is_let_in(jobs, program, ssh, tmp_path):
+    (between := tmp_path / "between.py").write_text(BETWEEN)
+    script = ssh(f'[ $host = b.invalid ] || exec sh -c "$*"; exec {harness.PYTHON} {between} "$*"')
+    result = jobs.run(4, *program("messages"), options=[*HOSTS, *script]).ok()
+    assert {event["node"] for event in result.of("started")} == {"a.invalid", "b.invalid"}, result.describe()
+
+
 def test_what_does_not_work_on_several_nodes_is_refused(jobs):
     options = ["--spill-dir", "/tmp"]
     result = jobs.resurgo("run", "--nodes", "2", *options, "-n", "2", harness.PROGRAMS / "hello")

@@ -261,8 +261,27 @@ def listening(job):
             for name in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
                     inodes.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    fields = [line.split() for line in lines]
     return {int(line[1].split(":")[1], 16) for line in fields if line[3] == "0A" and f"socket:[{line[9]}]" in inodes}
+
+
+@pytest.mark.parametrize("options", [[], slow(["--encrypt"])])
+def test_strangers_keep_no_node_out_of_a_job_that_begins(jobs, program, tmp_path, options):
+    """They have all places at `resurgo run` when the agents come."""
+    (script := tmp_path / "ssh").write_text(
+        f'#!/bin/sh\nshift 6; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exec sh -c "$*"\n'
+    )
+    script.chmod(0o755)
+    hosts = ["-hosts", "a.invalid:2,b.invalid:2", "-launcher-exec", script, *options]
+    job = jobs.start(4, *program("messages"), options=hosts, protocol="blocking")
+    job.reach(lambda: len(listening(job)) == 1)
+    (port,) = listening(job)
+    with Strangers(port, 100) as strangers:
+        job.reach(lambda: strangers.cut > 0, what="cut strangers")
+        (tmp_path / "go").touch()
+        result = job.wait().ok()
+    assert {event["node"] for event in result.of("started")} == {"a.invalid", "b.invalid"}, result.describe()
 
 
 @pytest.mark.parametrize("options", [[], slow(["--encrypt"])])

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::gethostname;
 use resurgo_protocol::Lease;
@@ -23,9 +24,21 @@ use crate::{interfaces, invited, likeness, server_process, since_boot};
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the dispatcher may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the agent calls again. The dispatcher expects it for not much longer.
+const INVITED: Duration = Duration::from_secs(50);
+/// The pause between two calls, in milliseconds.
+const PAUSE: u16 = 200;
 
 /// Connections to the dispatcher other than the control connection.
 pub(super) struct Guest {
+    invitation: Invitation,
+    /// Until when it calls again.
+    until: Instant,
+    /// What it tells the dispatcher of this node.
+    arrival: Arrival,
+    /// The dispatcher has said something: the connection is not taken for a stranger's.
+    is_known: bool,
+    timing: Timing,
     lease: Lease,
     /// How this node learns that it is about to be taken away.
     pub preemption: Preemption,
@@ -46,11 +59,12 @@ impl Guest {
     pub fn arrive() -> io::Result<(Guest, Connection)> {
         let life_line = io::stdin().as_fd().try_clone_to_owned()?;
         let invitation = invited::read::<Invitation>(&life_line, "/version")?;
+        let life_line = invitation.has_life_line.then_some(life_line);
         umask(Mode::from_bits_truncate(invitation.umask));
         // This reads files, so it comes before the connection: a stranger has little time to prove the key.
         let alike = likeness::of_this_node(&invitation.files)?;
-        let mut control = connect(&invitation)?;
-        greet(&mut control, &invitation)?;
+        let until = Instant::now() + INVITED;
+        let mut control = call(&invitation, life_line.as_ref(), until)?;
         let listen = || server_process::listen_for(&invitation.addresses, 0);
         let (mesh, copies) = (listen()?, listen()?);
         let store = invitation.directory.as_ref().map(|place| {
@@ -67,7 +81,7 @@ impl Guest {
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let arrival = Arrival {
             host,
-            mesh: addresses(&invitation, &control, mesh.local_addr()?.port())?,
+            mesh: Vec::new(),
             copies: copies.local_addr()?.port(),
             servers: serving.places()?,
             alike,
@@ -75,19 +89,53 @@ impl Guest {
                 .as_ref()
                 .map(|store| store.as_ref().map(Store::sight).map_err(String::clone)),
         };
-        let asked = since_boot();
-        control.queue(&ToDispatcher::Arrived(arrival));
         let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
-        let guest = Guest {
-            lease: Lease::new(timing, asked),
+        let mut guest = Guest {
+            until,
+            arrival,
+            is_known: false,
+            timing,
+            lease: Lease::waiting(timing, since_boot()),
             preemption: invitation.preemption.clone(),
-            life_line: invitation.has_life_line.then_some(life_line),
+            life_line,
             mesh,
             copies: Some(copies),
             store: store.and_then(Result::ok),
             serving,
+            invitation,
         };
+        guest.introduce(&mut control)?;
         Ok((guest, control))
+    }
+
+    /// Describes this node to the dispatcher.
+    fn introduce(&mut self, control: &mut Connection) -> io::Result<()> {
+        self.arrival.mesh = addresses(&self.invitation, control, self.mesh.local_addr()?.port())?;
+        self.lease = Lease::waiting(self.timing, since_boot());
+        // A broken connection shows when it is read.
+        let _ = control.send(&ToDispatcher::Arrived(self.arrival.clone()));
+        Ok(())
+    }
+
+    /// The connection has ended. Calls again if the dispatcher has never said a word: strangers may have taken the
+    /// place, or this node was slow. None: the agent is not needed.
+    pub fn come_again(&mut self) -> Option<Connection> {
+        let may_call = !self.is_known && Instant::now() < self.until;
+        if !may_call || rest(self.life_line.as_ref()).is_err() {
+            return None;
+        }
+        let mut control = call(&self.invitation, self.life_line.as_ref(), self.until).ok()?;
+        self.introduce(&mut control).ok().map(|()| control)
+    }
+
+    /// The dispatcher has said something.
+    pub fn is_heard(&mut self) {
+        self.is_known = true;
+    }
+
+    /// The job is there. False: its lease cannot begin before the next answer ([`Lease::begin`]).
+    pub fn begins(&mut self) -> bool {
+        self.lease.begin(since_boot())
     }
 
     /// Where agents of other nodes connect.
@@ -151,12 +199,45 @@ impl Guest {
 
     /// Reads the life line, where nothing should come. False: it is closed.
     pub fn holds(&self) -> bool {
-        let Some(life_line) = &self.life_line else { return true };
-        let mut bytes = [0; 64];
-        match nix::unistd::read(life_line, &mut bytes) {
-            Ok(length) => length > 0,
-            Err(error) => error == nix::errno::Errno::EINTR || error == nix::errno::Errno::EAGAIN,
+        self.life_line.as_ref().is_none_or(holds)
+    }
+}
+
+fn holds(life_line: &OwnedFd) -> bool {
+    match nix::unistd::read(life_line, &mut [0; 64]) {
+        Ok(length) => length > 0,
+        Err(error) => error == nix::errno::Errno::EINTR || error == nix::errno::Errno::EAGAIN,
+    }
+}
+
+/// Calls the dispatcher and proves the key. Calls again while connections end before that: strangers may take all
+/// places, or this node may be slow.
+fn call(invitation: &Invitation, life_line: Option<&OwnedFd>, until: Instant) -> io::Result<Connection> {
+    loop {
+        let mut control = connect(invitation)?;
+        match greet(&mut control, invitation) {
+            Ok(()) => return Ok(control),
+            Err(error) if Instant::now() >= until => return Err(error),
+            Err(_) => rest(life_line)?,
         }
+    }
+}
+
+/// The pause between two calls.
+///
+/// # Errors
+/// The life line has closed.
+fn rest(life_line: Option<&OwnedFd>) -> io::Result<()> {
+    let mut ready: Vec<PollFd> = Vec::new();
+    ready.extend(life_line.map(|line| PollFd::new(line.as_fd(), PollFlags::POLLIN)));
+    let _ = poll(&mut ready, PollTimeout::from(PAUSE));
+    let is_ready = ready.iter().any(|line| line.any().unwrap_or(false));
+    match is_ready && !life_line.is_none_or(holds) {
+        true => Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "resurgo run has ended",
+        )),
+        false => Ok(()),
     }
 }
 
@@ -210,4 +291,86 @@ fn addresses(invitation: &Invitation, control: &Connection, port: u16) -> io::Re
     let mut all: Vec<IpAddr> = seen.into_iter().chain(others).collect();
     all.sort_by_key(IpAddr::is_loopback);
     Ok(all.into_iter().map(|address| SocketAddr::new(address, port)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resurgo_wire::handshake::{Doorkeeper, Heard};
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn invitation(to: SocketAddr) -> Invitation {
+        Invitation {
+            version: String::new(),
+            key: KEY,
+            node: 3,
+            nodes: 4,
+            addresses: vec![to.ip()],
+            port: to.port(),
+            umask: 0,
+            lease_ms: 3_000,
+            is_encrypted: false,
+            files: Vec::new(),
+            preemption: Preemption::default(),
+            interface: None,
+            directory: None,
+            serve: None,
+            has_life_line: true,
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Reads the first word of a caller.
+    fn hear(listener: &TcpListener) -> (Connection, Word) {
+        let (stream, _) = listener.accept().unwrap();
+        let mut caller = Connection::tcp(Stream::called(stream, None).unwrap()).unwrap();
+        let hello = caller.wait_for(soon()).unwrap();
+        (caller, hello)
+    }
+
+    #[test]
+    fn an_agent_that_is_turned_away_calls_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let invitation = invitation(listener.local_addr().unwrap());
+        let (ours, _theirs) = io::pipe().unwrap();
+        let ours = OwnedFd::from(ours);
+        let caller = std::thread::spawn(move || call(&invitation, Some(&ours), soon()).map(drop));
+        // Unread, read, and by somebody who has another key.
+        drop(listener.accept().unwrap());
+        drop(hear(&listener));
+        for key in [[8; 32], KEY] {
+            let (mut caller, hello) = hear(&listener);
+            let mut door = Doorkeeper::new(Server::Dispatcher, 4, 0, key, [1; 32]);
+            let Ok(Heard::Stranger(challenge)) = door.hear(hello) else {
+                panic!("this is the first word");
+            };
+            caller.send(&challenge).unwrap();
+            let proof: io::Result<Word> = caller.wait_for(soon());
+            match key == KEY {
+                true => assert!(matches!(door.hear(proof.unwrap()), Ok(Heard::Proved(visitor)) if visitor.rank == 3)),
+                false => assert!(proof.is_err()),
+            }
+        }
+        caller.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn an_agent_calls_as_long_as_its_life_line_holds() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let invitation = invitation(listener.local_addr().unwrap());
+        let (ours, theirs) = io::pipe().unwrap();
+        let ours = OwnedFd::from(ours);
+        let caller = std::thread::spawn(move || call(&invitation, Some(&ours), soon()).map(drop));
+        drop(hear(&listener));
+        drop(hear(&listener));
+        drop(theirs);
+        // It may be calling just now, and is turned away as before.
+        std::thread::spawn(move || listener.incoming().for_each(drop));
+        let error = caller.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
+    }
 }

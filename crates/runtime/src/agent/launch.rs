@@ -1,5 +1,6 @@
 //! An agent before it has a job, and what a job needs before its first process starts.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -88,34 +89,27 @@ impl Waiting {
 
     /// The same. `store`: where image files are to be, on one of several nodes.
     fn await_job(mut self, mut store: Option<Store>) -> io::Result<Launched> {
+        let mut messages = VecDeque::new();
         loop {
-            let mut ready = vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
-            let life_line = self.guest.as_ref().and_then(Guest::life_line);
-            ready.extend(life_line.map(|line| PollFd::new(line, PollFlags::POLLIN)));
-            let patience = self.guest.as_ref().map_or(PollTimeout::NONE, |guest| {
-                PollTimeout::try_from(guest.wait()).unwrap_or(PollTimeout::MAX)
-            });
-            match nix::poll::poll(&mut ready, patience) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
+            if !self.wait()? {
+                store.take().into_iter().for_each(Store::leave);
+                return Ok(Launched::NotNeeded);
             }
-            let is_about_guest = ready.len() > 1 && ready[1].any().unwrap_or(false);
-            if let Some(guest) = &mut self.guest {
-                let ends = is_about_guest && !guest.holds();
-                let kept = guest.keep_up(&mut self.control);
-                if ends || kept.is_err() {
-                    store.take().into_iter().for_each(Store::leave);
-                    return if ends {
-                        Ok(Launched::NotNeeded)
-                    } else {
-                        kept.map(|()| Launched::NotNeeded)
-                    };
-                }
+            if let Some(guest) = &mut self.guest
+                && let Err(error) = guest.keep_up(&mut self.control)
+                && error.kind() == io::ErrorKind::TimedOut
+            {
+                store.take().into_iter().for_each(Store::leave);
+                return Err(error);
             }
-            let received = self.control.receive::<ToAgent>()?;
-            let mut messages = received.messages.into_iter();
-            while let Some(message) = messages.next() {
+            // A broken connection shows here.
+            let closed = self.receive(&mut messages)?;
+            while let Some(message) = messages.pop_front() {
                 let (work, is_resumed) = match message {
+                    job @ (ToAgent::Launch(_) | ToAgent::GoOn { .. } | ToAgent::Resume { .. }) if !self.may_begin() => {
+                        messages.push_front(job);
+                        break;
+                    }
                     ToAgent::Launch(job) => {
                         let launched = Work::launch(*job, store.take());
                         (
@@ -155,17 +149,66 @@ impl Waiting {
                 let work = work.and_then(|work| work.share_images(copies));
                 match work.and_then(|work| work.join(mesh)) {
                     Ok(work) => {
-                        let begun = self.begin(work, is_resumed, messages.collect());
+                        let begun = self.begin(work, is_resumed, messages.into());
                         return begun.map(|agent| Launched::Begun(Box::new(agent)));
                     }
                     Err(answer) => self.control.send(&*answer)?,
                 }
             }
-            if received.closed {
+            if closed && !self.comes_again()? {
                 store.take().into_iter().for_each(Store::leave);
                 return Ok(Launched::Alone);
             }
         }
+    }
+
+    /// Waits until there is something to read or to do. False: the life line has closed.
+    fn wait(&self) -> io::Result<bool> {
+        let mut ready = vec![PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
+        let life_line = self.guest.as_ref().and_then(Guest::life_line);
+        ready.extend(life_line.map(|line| PollFd::new(line, PollFlags::POLLIN)));
+        let patience = self.guest.as_ref().map_or(PollTimeout::NONE, |guest| {
+            PollTimeout::try_from(guest.wait()).unwrap_or(PollTimeout::MAX)
+        });
+        match nix::poll::poll(&mut ready, patience) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_about_guest = ready.len() > 1 && ready[1].any().unwrap_or(false);
+        Ok(!is_about_guest || self.guest.as_ref().is_none_or(Guest::holds))
+    }
+
+    /// Takes what has come. Returns whether the dispatcher has gone.
+    fn receive(&mut self, messages: &mut VecDeque<ToAgent>) -> io::Result<bool> {
+        let received = self.control.receive()?;
+        if let Some(guest) = self.guest.as_mut().filter(|_| !received.messages.is_empty()) {
+            guest.is_heard();
+        }
+        for message in received.messages {
+            match message {
+                // The job may wait for this.
+                ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
+                message => messages.push_back(message),
+            }
+        }
+        Ok(received.closed)
+    }
+
+    /// The lease of this node may begin.
+    fn may_begin(&mut self) -> bool {
+        self.guest.as_mut().is_none_or(Guest::begins)
+    }
+
+    /// Calls the dispatcher again. False: it has gone.
+    fn comes_again(&mut self) -> io::Result<bool> {
+        let Some(control) = self.guest.as_mut().and_then(Guest::come_again) else {
+            return Ok(false);
+        };
+        // epoll drops the former one by itself.
+        self.control = control;
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, Source::Control.token());
+        self.epoll.add(&self.control, event)?;
+        Ok(true)
     }
 
     /// Handles a message that comes before the job.
@@ -178,7 +221,6 @@ impl Waiting {
                 let why_not = crate::reach::all(&nodes);
                 self.control.send(&ToDispatcher::Reached { why_not })?;
             }
-            ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
             _ => {}
         }
         Ok(())

@@ -222,7 +222,8 @@ impl Dispatcher {
             let mut job = Box::new(job.clone());
             job.nodes = plans.get(node).cloned();
             let ranks = ranks.clone();
-            self.agents.node(node).tell(&ToAgent::GoOn { job, ranks });
+            // It leaves with what follows: much may have to be read before, and leases begin with it.
+            self.agents.node(node).queue(&ToAgent::GoOn { job, ranks });
         }
         let waves = found.waves().into_iter().collect();
         let files = self.suspension.files.as_ref();
