@@ -24,6 +24,44 @@ NONDETERMINISTIC = ["time", "random", "threads", "multiple", *map(slow, ("pid", 
 # Results and files of undisturbed jobs, by size, length and program.
 UNDISTURBED = {}
 
+# Rank 1 waits for a file before it opens MPI, rank 0 for another near the end.
+A_SLOW_START = """
+import os, sys, time
+def wait(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+if os.environ["PMI_RANK"] == "1":
+    wait(sys.argv[1])
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = 0
+for number in range(200):
+    total += world.allreduce(number * world.rank)
+    if number == 100 and world.rank == 0:
+        wait(sys.argv[2])
+print("rank", world.rank, total)
+"""
+
+# Ranks wait for files: rank 1 with an open socket before it closes that, rank 0 near the end.
+A_SOCKET_FOR_A_WHILE = """
+import os, socket, sys, time
+from mpi4py import MPI
+def wait(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+world = MPI.COMM_WORLD
+held = socket.socket() if world.rank == 1 else None
+total = 0
+for number in range(400):
+    total += world.allreduce(number * world.rank)
+    if number == 100 and world.rank == 1:
+        wait(sys.argv[1])
+        held.close()
+    if number == 300 and world.rank == 0:
+        wait(sys.argv[2])
+print("rank", world.rank, total)
+"""
+
 
 def feed(jobs, size, command, text, how, **more):
     """Starts a job with `text` as its standard input, through a file or a pipe."""

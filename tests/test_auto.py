@@ -11,7 +11,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, slow, storm
 from survival import (
-    NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
+    A_SOCKET_FOR_A_WHILE, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
 )
 
 OFTEN = every("20ms")
@@ -227,6 +227,26 @@ for number in range(800):
     time.sleep(0.01)
 print("rank", world.rank, total)
 """
+
+
+def test_waves_come_back_when_all_ranks_can_have_images(jobs):
+    """While one rank can have no image, the others take theirs alone; that is said, with the reason."""
+    go, end = jobs.directory / "go", jobs.directory / "end"
+    command = [harness.PYTHON, "-c", A_SOCKET_FOR_A_WHILE, go, end]
+    job = start(jobs, 3, *command, options=every("100ms"))
+    job.reach_event("waves_given_up", 60, rank=1)
+    for rank in (0, 2):
+        job.reach_event("checkpointed", rank=rank)
+    go.touch()
+    job.reach_event("waves_back", rank=1)
+    job.reach_event("wave_complete")
+    job.strike([1])
+    job.reach_another("wave_complete")
+    end.touch()
+    result = job.wait().ok()
+    assert result.errors.count("there are no waves while rank 1 can have no image (it has an open socket") == 1, result.describe()
+    assert by_rank(result.out) == by_rank(jobs.calm(3, *command).out)
+    came_about(began_from_images(result), result)
 
 
 @pytest.mark.slow

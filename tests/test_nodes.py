@@ -15,8 +15,8 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import came_about, slow
-from survival import LONG, compare, every, survive, undisturbed
+from harness import by_rank, came_about, slow
+from survival import A_SLOW_START, A_SOCKET_FOR_A_WHILE, LONG, compare, every, survive, undisturbed
 
 HOSTS = ["-hosts", "a.invalid:2,b.invalid:2"]
 
@@ -407,20 +407,45 @@ def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
 
 
 @pytest.mark.slow
-def test_a_node_is_lost_when_waves_have_been_given_up(jobs, program):
-    """Ranks take long to open MPI, so that the job goes on with logs alone: all begin again."""
-    entry, command = BY_NAME["heat"], program("heat")
-    expected = undisturbed(jobs, command, entry, 4)
-    file = jobs.directory / "result-late"
-    line = " ".join(map(str, [*command, *arguments(entry, True, file)]))
+def test_a_node_is_lost_when_waves_have_been_given_up(jobs):
+    """One rank can have no image, so that the job goes on with logs alone: all begin again."""
+    go, end = jobs.directory / "go", jobs.directory / "end"
+    command = [harness.PYTHON, "-c", A_SOCKET_FOR_A_WHILE, go, end]
     options = ["--nodes", "3", "-ppn", "1", *every("100ms")]
-    job = jobs.start(4, "sh", "-c", f"sleep 8; exec {line}", options=options, protocol="auto")
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
-    seen = {event["event"] for event in job.events}
-    assert "not_checkpointed" in seen and "wave_complete" not in seen
+    job = jobs.start(4, *command, options=options, protocol="auto")
+    job.reach_event("waves_given_up", 60)
     os.kill(agents(job)[1], signal.SIGKILL)
-    result = compare(entry, job.wait(90), file, expected)
-    assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
+    job.reach_event("returned", wave=0)
+    go.touch()
+    end.touch()
+    result = job.wait(90).ok()
+    assert "and the loss of a node takes all ranks back to the beginning" in result.errors, result.describe()
+    assert by_rank(result.out) == by_rank(jobs.calm(4, *command).out)
+
+
+@pytest.mark.slow
+def test_a_node_is_lost_after_a_slow_start(jobs):
+    """Ranks that wait long for another one in MPI_Init have waves afterwards, and return to one."""
+    go, end = jobs.directory / "go", jobs.directory / "end"
+    command = [harness.PYTHON, "-c", A_SLOW_START, go, end]
+    options = ["--nodes", "3", "-ppn", "1", *every("100ms")]
+    job = jobs.start(4, *command, options=options, protocol="auto")
+
+    def has_lasted():
+        refused = [event["time"] for event in job.events if event["event"] == "not_checkpointed"]
+        return refused and refused[-1] - refused[0] > 8
+
+    job.reach(has_lasted, 60, "images to be refused for long")
+    go.touch()
+    # The next wave begins when this one is on other nodes.
+    job.reach_event("wave_complete")
+    job.reach_another("wave_complete")
+    os.kill(agents(job)[1], signal.SIGKILL)
+    job.reach_event("returned")
+    end.touch()
+    result = job.wait(90).ok()
+    assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
+    assert by_rank(result.out) == by_rank(jobs.calm(4, *command).out)
 
 
 def test_ranks_of_a_lost_node_go_to_a_spare_one(jobs, program, rng):

@@ -14,6 +14,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, in_time, slow, storm
 from survival import (
+    A_SLOW_START,
     LONG,
     NONDETERMINISTIC,
     PROGRAMS,
@@ -136,6 +137,30 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
         assert ended[measure] == pytest.approx(wave["mean_stall_seconds"])
     assert ended["total_checkpoint_seconds"] == wave["total_seconds"]
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["auto", "blocking", slow("chandy-lamport"), slow("group")])
+def test_a_rank_that_comes_late_to_mpi_costs_no_waves(jobs, protocol):
+    """However long the others wait for it, there are waves once it is there."""
+    go, end = jobs.directory / "go", jobs.directory / "end"
+    command = [harness.PYTHON, "-c", A_SLOW_START, go, end]
+    job = start(jobs, protocol, 3, *command, period="100ms")
+
+    def has_lasted():
+        """Longer than a lasting reason goes without a report."""
+        refused = [event["time"] for event in job.events if event["event"] == "not_checkpointed"]
+        return refused and refused[-1] - refused[0] > 8
+
+    job.reach(has_lasted, 60, "images to be refused for long")
+    go.touch()
+    job.reach_event("wave_complete")
+    job.strike([2])
+    job.reach_another("wave_complete")
+    end.touch()
+    result = job.wait().ok()
+    assert not result.of("waves_given_up") and "no image of rank" not in result.errors, result.describe()
+    assert by_rank(result.out) == by_rank(jobs.calm(3, *command).out)
+    came_about(began_from_images(result), result)
 
 
 @pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", "group"])

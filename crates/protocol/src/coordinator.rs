@@ -102,6 +102,8 @@ pub struct Coordinator {
     is_halted: bool,
     /// No rank may start from the beginning any more: the programs may have changed.
     is_resumed: bool,
+    /// Waves were given up, and can come back while ranks run.
+    may_come_back: bool,
     /// Waves were given up, and all ranks begin again when one cannot recover alone.
     may_begin_again: bool,
     /// Waits of ranks of several nodes in their replays.
@@ -126,6 +128,7 @@ impl Coordinator {
             recorded: 0,
             is_halted: false,
             is_resumed: false,
+            may_come_back: false,
             may_begin_again: false,
             vain: Vain::default(),
             commands: VecDeque::new(),
@@ -248,6 +251,7 @@ impl Coordinator {
             Fact::Return { rank } => self.return_unit(rank),
             Fact::OnlyLogs => self.only_logs(),
             Fact::WavesAgain => self.waves_again(),
+            Fact::WavesBack => self.waves_back(),
             Fact::Halt => self.halt(),
             Fact::GoOn { together } => self.go_on_after_halt(together),
             Fact::Due => self.mind_silence(now),
@@ -385,6 +389,7 @@ impl Coordinator {
 
     fn spawned(&mut self, ranks: usize) {
         // Ranks cannot return to the time before.
+        self.may_come_back = false;
         if std::mem::take(&mut self.may_begin_again) {
             self.tell_protocol();
         }
@@ -405,6 +410,7 @@ impl Coordinator {
         self.nothing_is_beyond();
         if let Some(protocol) = self.plan.protocol.without_waves() {
             self.plan.protocol = protocol;
+            self.may_come_back = true;
             self.may_begin_again = !self.is_resumed;
             self.tell_protocol();
             self.end_parity();
@@ -426,11 +432,35 @@ impl Coordinator {
         };
         self.drop_surveys(&Why::NoWaves, |_| true);
         self.plan.protocol = protocol;
-        self.may_begin_again = false;
+        (self.may_come_back, self.may_begin_again) = (false, false);
         self.tell_protocol();
         self.forget_copies(0, |_| false);
         self.collect_files(0, |_| true);
         self.count_on();
+    }
+
+    /// The reason for giving up waves has gone, and ranks go on. What they have alone is no wave, but a rank that fails
+    /// begins from it while there is none.
+    fn waves_back(&mut self) {
+        let former = self.plan.protocol.with_waves_again();
+        let Some(protocol) = former.filter(|_| self.may_come_back) else {
+            return;
+        };
+        self.drop_surveys(&Why::NoWaves, |_| true);
+        for rank in 0..self.ranks.len() as Rank {
+            if self.images(rank).taking.is_some() {
+                let number = self.images(rank).asked;
+                self.tell(Command::Abandon { rank, number });
+                self.end_taking(rank, Why::NoWaves);
+            }
+        }
+        self.plan.protocol = protocol;
+        (self.may_come_back, self.may_begin_again) = (false, false);
+        self.tell_protocol();
+        self.count_on();
+        for unit in &mut self.units {
+            unit.alone = unit.asked;
+        }
     }
 
     fn halt(&mut self) {

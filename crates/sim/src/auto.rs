@@ -16,7 +16,7 @@ pub(crate) mod parity;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use resurgo_protocol::coordinator::{Complete, From, Manner, Why};
+use resurgo_protocol::coordinator::{Complete, From, Manner};
 use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::checkers::{Checkers, KEPT, Violation, violation};
@@ -91,7 +91,7 @@ impl World {
                 let delay = 1 + self.random.below(self.imaging.time);
                 self.schedule(delay, Event::WaveComplete { rank, number });
             }
-            Command::Dropped { ref why, .. } if !matches!(why, Why::Absent | Why::Writing) => {
+            Command::Dropped { ref why, .. } if !why.is_before() => {
                 self.counts.fallbacks += 1;
                 self.note(|| "the wave is dropped".into());
             }

@@ -165,7 +165,8 @@ impl Coordinator {
         let numbers = first.flat_map(|rank| &self.ranks[*rank as usize].images.files);
         let in_sets = self.sets.of.values().map(|set| set.number);
         let numbers: BTreeSet<u64> = numbers.copied().chain(in_sets).collect();
-        numbers.into_iter().rev().filter(has).collect()
+        let numbers = numbers.range(self.units[unit].alone + 1..);
+        numbers.rev().copied().filter(has).collect()
     }
 
     /// Of images in files, the last waves that all ranks have written stay, and the next one while all may come to write it. So does the
@@ -173,6 +174,8 @@ impl Coordinator {
     fn tidy_waves(&mut self, unit: usize) {
         let mut stay = self.waves_in_files(unit);
         stay.truncate(KEPT);
+        // Before the first wave, ranks have nothing but what they have alone.
+        let alone = if stay.is_empty() { self.units[unit].alone } else { 0 };
         let members = self.units[unit].members.iter();
         let mut copies = members.map(|rank| self.ranks[*rank as usize].images.copy);
         let in_use = self.newest_wave(unit);
@@ -191,7 +194,7 @@ impl Coordinator {
         if this.members.iter().all(may_be) {
             stay.push(next);
         }
-        self.collect_files(unit, |number| !stay.contains(&number));
+        self.collect_files(unit, |number| number > alone && !stay.contains(&number));
         if self.is_passing() {
             self.transit_files.retain(|number| stay.contains(number));
             self.tell(Command::CollectTransit { keep: stay });

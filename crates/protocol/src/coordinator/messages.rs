@@ -210,8 +210,11 @@ pub enum Fact {
     },
     /// From now on there are images of single ranks, and no waves.
     OnlyLogs,
-    /// There are waves again, and none so far.
+    /// There are waves again, and none so far: ranks do not begin from what they have alone.
     WavesAgain,
+    /// There are waves again, after [`Fact::OnlyLogs`]. Ranks run, and begin from what they have alone until there is a
+    /// wave.
+    WavesBack,
     /// All processes must end: the job is being suspended.
     Halt,
     /// The job goes on after that, or is resumed: `together` from a wave, although there are logs.

@@ -166,6 +166,7 @@ impl Coordinator {
         };
         let first = &self.ranks[*members.first()? as usize].images;
         let numbers = first.files.iter().copied().chain(first.copy);
+        let numbers = numbers.filter(|number| *number > self.units[unit].alone);
         numbers.filter(all_have).max()
     }
 

@@ -402,6 +402,8 @@ pub(super) struct Unit {
     pub members: Vec<Rank>,
     /// The last wave begun.
     pub asked: u64,
+    /// Images up to this number are of ranks alone, and no waves.
+    pub alone: u64,
     pub current: Option<Current>,
     pub returning: Option<Return>,
     /// The wave that the ranks return to, or did last; 0: the beginning.
@@ -423,6 +425,7 @@ impl Unit {
         Unit {
             members,
             asked: 0,
+            alone: 0,
             current: None,
             returning: None,
             chosen: 0,

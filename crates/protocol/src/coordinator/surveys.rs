@@ -22,10 +22,7 @@ impl Coordinator {
         // For a rank without a process there may be no one to answer.
         let is_away = |rank: &Rank| self.ranks[*rank as usize].process != Process::Known;
         if let Some(rank) = ranks.iter().copied().find(is_away) {
-            let why = match self.has_waves() {
-                true => Why::Absent,
-                false => Why::NotRunning,
-            };
+            let why = Why::NotRunning;
             return self.tell(Command::Dropped { rank, why });
         }
         self.surveyed += 1;

@@ -498,6 +498,86 @@ fn waves_that_are_given_up_and_come_back_have_lost_their_images() {
 }
 
 #[test]
+fn waves_that_come_back_while_ranks_run_leave_what_ranks_have_alone() {
+    let mut job = launched(plan(Protocol::Auto, 2, true));
+    after(&mut job, Fact::OnlyLogs);
+    (0..2).for_each(|rank| drop(image(&mut job, rank, 1)));
+    after(&mut job, Fact::Wanted { unit: 1 });
+    let back = after(&mut job, Fact::WavesBack);
+    assert!(back.contains(&Command::Abandon { rank: 1, number: 2 }));
+    assert!(job.has_waves() && !job.may_begin_again());
+    // The copy that was under way is part of nothing.
+    assert_eq!(after(&mut job, copied(1, 2)), [Command::EndCopy { rank: 1, number: 2 }]);
+    after(&mut job, ended(1, 1));
+    let alone = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(begins(&alone), [(1, From::Copy(1))]);
+    after(&mut job, Fact::Started { rank: 1, life: 2 });
+    wave(&mut job, 3);
+    let number = 3;
+    let first = after(&mut job, Fact::Written { rank: 0, number });
+    let is_collected = |commands: &[Command]| commands.contains(&Command::Collect { rank: 1, number: 1 });
+    assert!(!is_collected(&first), "rank 1 has nothing else in a file");
+    assert!(is_collected(&after(&mut job, Fact::Written { rank: 1, number })));
+    assert_eq!(job.waves_in_files(0), [3]);
+}
+
+#[test]
+fn images_that_ranks_have_alone_are_no_wave_although_their_numbers_are_equal() {
+    let mut job = launched(plan(Protocol::Auto, 2, true));
+    after(&mut job, Fact::OnlyLogs);
+    (0..2).for_each(|rank| drop(image(&mut job, rank, 1)));
+    after(&mut job, Fact::WavesBack);
+    assert!(job.waves_in_files(0).is_empty());
+    after(&mut job, ended(0, 1));
+    after(&mut job, Fact::Return { rank: 0 });
+    let all = after(&mut job, ended(1, 1));
+    assert_eq!(begins(&all), [(0, From::Beginning), (1, From::Beginning)]);
+}
+
+#[test]
+fn waves_come_back_only_where_they_were_given_up() {
+    let mut job = launched(plan(Protocol::Pessimistic, 2, false));
+    assert_eq!(after(&mut job, Fact::WavesBack), []);
+    let mut job = launched(plan(Protocol::Auto, 2, false));
+    after(&mut job, Fact::OnlyLogs);
+    after(&mut job, Fact::Spawned { ranks: 1 });
+    assert_eq!(after(&mut job, Fact::WavesBack), []);
+}
+
+#[test]
+fn a_wave_waits_for_a_rank_that_comes_late_to_mpi() {
+    for (state, why, passes) in [
+        (State::NotOpened, Why::NotOpened, true),
+        (State::Repeats, Why::Repeats, true),
+        (State::Filling, Why::Filling, true),
+        (State::Writing, Why::Writing, true),
+        (State::Closed, Why::Closed, false),
+    ] {
+        let mut job = launched(plan(Protocol::Auto, 2, false));
+        job.handle(Fact::Wanted { unit: 0 }, NOW);
+        assert!(matches!(job.poll(), Some(Command::Survey { .. })));
+        job.handle(surveyed(0, 1), NOW);
+        let late = Fact::Surveyed {
+            rank: 1,
+            number: 1,
+            state,
+            held: 0,
+            sent: Vec::new(),
+        };
+        let dropped = after(&mut job, late);
+        assert!(why.is_before() && why.is_passing() == passes, "{why}");
+        let [Command::Dropped { why: told, .. }] = &dropped[..] else {
+            panic!("{dropped:?}");
+        };
+        assert_eq!(*told, why);
+    }
+    let said = |reason: &str| Why::Said(reason.to_string());
+    assert!(said("it repeats what a former life did").is_passing());
+    assert!(said("it is talking to the process manager").is_passing());
+    assert!(!said("it has a device open").is_passing());
+}
+
+#[test]
 fn nothing_begins_before_every_rank_has_said_what_it_does() {
     let mut job = launched(plan(Protocol::Blocking, 2, false));
     job.handle(Fact::Wanted { unit: 0 }, NOW);

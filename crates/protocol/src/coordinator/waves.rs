@@ -65,12 +65,17 @@ impl Coordinator {
         if this.current.is_some() || this.returning.is_some() || self.is_halted {
             return Some((this.members[0], Why::Absent));
         }
-        let is_live = |rank: Rank| states[this.place(rank) as usize] == State::Live;
-        let absent = |rank: &Rank| {
-            let member = of(*rank);
-            member.process != Process::Known || member.images.taking.is_some() || !is_live(*rank)
-        };
-        members.find(absent).map(|rank| (rank, Why::Absent))
+        members.find_map(|rank| {
+            let why = match states[this.place(rank) as usize] {
+                _ if of(rank).process != Process::Known => Why::NotRunning,
+                _ if of(rank).images.taking.is_some() => Why::Taking,
+                State::NotOpened => Why::NotOpened,
+                State::Closed => Why::Closed,
+                State::Repeats => Why::Repeats,
+                State::Live | State::Filling | State::Writing => return None,
+            };
+            Some((rank, why))
+        })
     }
 
     /// Asks the ranks whose turn it is for their images, and has all others hold back messages that must not pass.

@@ -7,7 +7,7 @@ use crate::Rank;
 /// Why there is no image of a rank, or no wave because of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    #[error("it has not opened MPI, has left it, or waits for others")]
+    #[error("the ranks are taking one, or are returning to one")]
     Absent,
     #[error("its last image is still being written")]
     Writing,
@@ -40,6 +40,36 @@ pub enum Why {
     /// The rank or its agent gives the reason.
     #[error("{0}")]
     Said(String),
+}
+
+/// Parts of what ranks and agents say in the ordinary course of things.
+const SAID_IN_PASSING: [&str; 4] = [
+    "former life",
+    "not running",
+    "talking to the process manager",
+    "no endpoint",
+];
+
+impl Why {
+    /// It will pass by itself, however long that takes: the rank gets where it can have an image. A rank that has left
+    /// MPI may stay outside, and one that is silent may be stopped for ever.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Why::Absent | Why::Writing | Why::Filling | Why::Taking | Why::NotOpened | Why::Repeats => true,
+            Why::NotRunning | Why::Talking | Why::Died | Why::Failed | Why::NodeLost | Why::NoWaves => true,
+            Why::Closed | Why::CopyLost | Why::Silent(_) => false,
+            Why::Said(reason) => SAID_IN_PASSING.iter().any(|passing| reason.contains(passing)),
+        }
+    }
+
+    /// No wave has begun because of it.
+    pub fn is_before(&self) -> bool {
+        match self {
+            Why::Absent | Why::Writing | Why::Filling | Why::Taking => true,
+            Why::Closed | Why::NotOpened | Why::Repeats | Why::NotRunning => true,
+            _ => false,
+        }
+    }
 }
 
 /// Why the job cannot go on.

@@ -123,7 +123,7 @@ impl Dispatcher {
                 stood,
                 sleeps,
             } => self.checkpointed(rank as usize, number, stood, sleeps),
-            Command::Dropped { rank, why } => self.not_checkpointed(rank as usize, &why.to_string()),
+            Command::Dropped { rank, why } => self.not_checkpointed(rank as usize, &why),
             Command::Complete(wave) => self.wave_complete(&wave),
             Command::NotWritten { rank, number, reason } => {
                 let rank = rank as usize;

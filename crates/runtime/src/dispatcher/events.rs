@@ -416,6 +416,17 @@ pub enum Event<'a> {
         )]
         lost: Option<Duration>,
     },
+    /// The others take images alone while this rank can have none. `nodes`: the job is on several.
+    WavesGivenUp {
+        rank: usize,
+        reason: &'a str,
+        #[serde(skip)]
+        nodes: bool,
+    },
+    /// The rank can have images again, and there are waves again.
+    WavesBack {
+        rank: usize,
+    },
     /// From now on all ranks return when one fails: the program does not repeat its work, or the rank has lost what it
     /// could recover from alone.
     ReturnsTogether {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
 use resurgo_protocol::checkpoints::Outcome;
-use resurgo_protocol::coordinator::Complete;
+use resurgo_protocol::coordinator::{Complete, Why};
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::kinds;
 use resurgo_wire::console::Reply;
@@ -157,12 +157,34 @@ impl Dispatcher {
         let Some(former) = former.filter(|_| self.coordinator.may_begin_again()) else {
             return;
         };
+        self.images.refusals.ended_waves = None;
         self.policy.goes_on_with(former);
         for rank in 0..self.pids.len() {
             self.checkpoints.give_up(rank, "all ranks begin again");
         }
         self.checkpoints.grow(self.coordinator.units(), self.start.elapsed());
         self.coordinate(Fact::WavesAgain);
+    }
+
+    /// The rank for whose sake waves were given up can have images: there are waves again, and ranks go on meanwhile.
+    fn take_waves_again(&mut self, rank: usize) {
+        if self.images.refusals.ended_waves != Some(rank) {
+            return;
+        }
+        self.images.refusals.ended_waves = None;
+        let Some(former) = self.coordinator.protocol().with_waves_again() else {
+            return;
+        };
+        self.policy.goes_on_with(former);
+        let (now, are_wanted) = (self.start.elapsed(), self.checkpoints.is_wanted());
+        (0..self.pids.len()).for_each(|rank| self.checkpoints.left(rank));
+        let units = self.coordinator.units();
+        self.checkpoints.grow(units, now);
+        if are_wanted {
+            self.checkpoints.want(0..units, None, now);
+        }
+        self.coordinate(Fact::WavesBack);
+        self.bus.tell(Event::WavesBack { rank });
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. With logs they do so only once
@@ -227,6 +249,7 @@ impl Dispatcher {
                 false => ImageCopy::WarmBuffer,
             },
         });
+        self.take_waves_again(rank);
     }
 
     /// All ranks of a unit can return to a new wave.
@@ -249,22 +272,29 @@ impl Dispatcher {
     }
 
     /// There is no new image of `rank`, or no wave because of it; earlier ones stay valid.
-    pub(super) fn not_checkpointed(&mut self, rank: usize, reason: &str) {
+    pub(super) fn not_checkpointed(&mut self, rank: usize, why: &Why) {
         let now = Instant::now();
         let unit = self.unit(rank);
+        let passes = why.is_passing();
+        let reason = why.to_string();
+        let reason = reason.as_str();
         let why = format!("rank {rank}: {reason}");
         let is_expected = self.checkpoints.is_expected(unit);
         let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
         self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-        let refused = self.images.refusals.refused(rank, reason, is_expected, asked, now);
+        self.images.refusals.note(unit, passes);
+        let refused = self.images.refusals.refused(rank, passes, is_expected, asked, now);
         self.bus.tell(Event::NotCheckpointed {
             rank,
             reason,
             is_news: refused.is_news,
         });
-        if refused.lasts && !self.together {
+        if refused.lasts && !self.together && self.coordinator.protocol().without_waves().is_some() {
             // One rank must not keep all others without images.
             self.only_logs(&why);
+            self.images.refusals.ended_waves = Some(rank);
+            let nodes = self.plan.is_some();
+            self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
         }
     }
 

@@ -1,23 +1,11 @@
-//! Ranks without images: since when, and whether the user knows.
+//! Ranks without images: since when, and whether the user knows. Whether a reason passes by itself says
+//! [`resurgo_protocol::coordinator::Why::is_passing`].
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long a rank can be without an image before the user gets a report.
 const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
-
-/// Reasons of short duration, in the ordinary course of things.
-const IN_PASSING: [&str; 5] = [
-    "former life",
-    "not running",
-    "died meanwhile",
-    "still being written",
-    "no waves any more",
-];
-
-/// Whether this reason will soon pass by itself.
-pub fn is_in_passing(reason: &str) -> bool {
-    IN_PASSING.iter().any(|passing| reason.contains(passing))
-}
 
 /// The meaning of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,37 +24,63 @@ struct Refusal {
 }
 
 /// The refusals of each rank.
-pub struct Refusals(Vec<Refusal>);
+pub struct Refusals {
+    of: Vec<Refusal>,
+    /// Units that last had no images for a reason that passes by itself.
+    in_passing: BTreeSet<usize>,
+    /// The rank for whose sake waves were given up.
+    pub ended_waves: Option<usize>,
+}
 
 impl Refusals {
     pub fn new(ranks: usize) -> Refusals {
-        Refusals(vec![Refusal::default(); ranks])
+        Refusals {
+            of: vec![Refusal::default(); ranks],
+            in_passing: BTreeSet::new(),
+            ended_waves: None,
+        }
     }
 
     /// The job has so many ranks now.
     pub fn grow(&mut self, ranks: usize) {
-        self.0.resize(ranks, Refusal::default());
+        self.of.resize(ranks, Refusal::default());
     }
 
     /// There is an image of `rank`.
     pub fn taken(&mut self, rank: usize) {
-        self.0[rank].since = None;
+        self.of[rank].since = None;
     }
 
-    /// An image of `rank`, asked for at `asked`, has been refused for this reason. `is_expected`: the user asked for images, or the job
-    /// needs them.
-    pub fn refused(&mut self, rank: usize, reason: &str, is_expected: bool, asked: Instant, now: Instant) -> Refused {
-        let refusal = &mut self.0[rank];
+    /// A unit has no images for a reason that passes by itself, or for another.
+    pub fn note(&mut self, unit: usize, passes: bool) {
+        match passes {
+            true => self.in_passing.insert(unit),
+            false => self.in_passing.remove(&unit),
+        };
+    }
+
+    /// The images that the unit lacks will be possible by themselves, sooner or later.
+    pub fn is_in_passing(&self, unit: usize) -> bool {
+        self.in_passing.contains(&unit)
+    }
+
+    /// An image of `rank`, asked for at `asked`, has been refused. `passes`: the reason passes by itself. `is_expected`:
+    /// the user asked for images, or the job needs them.
+    pub fn refused(&mut self, rank: usize, passes: bool, is_expected: bool, asked: Instant, now: Instant) -> Refused {
+        let refusal = &mut self.of[rank];
         let is_first = refusal.since.is_none();
-        let mut is_news = false;
-        if !is_expected || is_in_passing(reason) {
+        if !is_expected || passes {
             refusal.since = None;
-        } else if now - *refusal.since.get_or_insert(asked) >= WITHOUT_IMAGE {
-            is_news = !std::mem::replace(&mut refusal.told, true);
+            return Refused {
+                is_news: false,
+                lasts: false,
+            };
         }
+        let has_lasted = now - *refusal.since.get_or_insert(asked) >= WITHOUT_IMAGE;
+        let is_news = has_lasted && !std::mem::replace(&mut refusal.told, true);
         Refused {
             is_news,
-            lasts: refusal.told && !is_first && !is_in_passing(reason),
+            lasts: has_lasted && !is_first,
         }
     }
 }
@@ -80,14 +94,29 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut refusals = Refusals::new(2);
-        let mut refused = |reason, asked, now| refusals.refused(1, reason, true, at(asked), at(now));
+        let mut refused = |passes, asked, now| refusals.refused(1, passes, true, at(asked), at(now));
         let told = |is_news, lasts| Refused { is_news, lasts };
-        assert_eq!(refused("not running", 0, 9), told(false, false));
-        assert_eq!(refused("it has a device open", 9, 10), told(false, false));
-        assert_eq!(refused("it has a device open", 10, 13), told(false, false));
-        assert_eq!(refused("it has a device open", 13, 14), told(true, true));
-        assert_eq!(refused("it has a device open", 15, 20), told(false, true));
-        assert_eq!(refused("there are no waves any more", 20, 21), told(false, false));
+        assert_eq!(refused(true, 0, 9), told(false, false));
+        assert_eq!(refused(false, 9, 10), told(false, false));
+        assert_eq!(refused(false, 10, 13), told(false, false));
+        assert_eq!(refused(false, 13, 14), told(true, true));
+        assert_eq!(refused(false, 15, 20), told(false, true));
+        assert_eq!(refused(true, 20, 21), told(false, false));
+    }
+
+    #[test]
+    fn what_passes_never_lasts() {
+        let start = Instant::now();
+        let mut refusals = Refusals::new(2);
+        for minutes in 0..9 {
+            let now = start + Duration::from_secs(60 * minutes);
+            let refused = refusals.refused(1, true, true, start, now);
+            assert!(!refused.is_news && !refused.lasts);
+        }
+        for passes in [true, false] {
+            refusals.note(0, passes);
+            assert_eq!(refusals.is_in_passing(0), passes);
+        }
     }
 
     #[test]
@@ -95,7 +124,7 @@ mod tests {
         let start = Instant::now();
         let now = start + Duration::from_secs(9);
         let mut refusals = Refusals::new(1);
-        let is_first = refusals.refused(0, "it has a device open", true, start, now);
+        let is_first = refusals.refused(0, false, true, start, now);
         assert_eq!(
             is_first,
             Refused {
@@ -104,7 +133,7 @@ mod tests {
             }
         );
         refusals.taken(0);
-        assert!(!refusals.refused(0, "it has a device open", true, now, now).lasts);
+        assert!(!refusals.refused(0, false, true, now, now).lasts);
     }
 
     #[test]
@@ -113,7 +142,7 @@ mod tests {
         let mut refusals = Refusals::new(1);
         for now in [start, start + Duration::from_secs(60)] {
             assert_eq!(
-                refusals.refused(0, "x", false, start, now),
+                refusals.refused(0, false, false, start, now),
                 Refused {
                     is_news: false,
                     lasts: false

@@ -59,6 +59,7 @@ impl Dispatcher {
         };
         // All ranks would return to a wave that some of them are not in.
         self.only_logs("ranks are spawned");
+        self.images.refusals.ended_waves = None;
         let first = self.pids.len();
         let ranks = first + programs.iter().map(|program| program.ranks).sum::<usize>();
         self.spawning.worlds.push(first);

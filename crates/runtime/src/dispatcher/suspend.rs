@@ -22,7 +22,6 @@ use super::job_files::JobFiles;
 use super::ledger;
 use super::output::Before;
 use super::record::Record;
-use super::refusals::is_in_passing;
 use super::{Dispatcher, REFUSED};
 use crate::printed::Place;
 use crate::suspended::{About, Origin, processor};
@@ -295,7 +294,7 @@ impl Dispatcher {
             // The suspension waits for those that are still being written.
             return;
         };
-        if is_in_passing(why) {
+        if self.images.refusals.is_in_passing(*rank) {
             self.checkpoints
                 .want(std::iter::once(*rank), Some(CLIENT), self.start.elapsed());
             return;

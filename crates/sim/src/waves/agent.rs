@@ -628,7 +628,7 @@ impl World {
 
     /// There is no wave now.
     fn dropped(&mut self, why: &Why) -> Result<(), Violation> {
-        if matches!(why, Why::Absent | Why::Writing | Why::Filling | Why::Taking) {
+        if why.is_before() {
             return Ok(());
         }
         self.report.fallbacks += 1;

@@ -215,6 +215,14 @@ impl Words {
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
                 "{reason}: from now on all ranks return to the last wave when one fails"
             )),
+            Event::WavesGivenUp { rank, reason, nodes } => self.say(&format!(
+                "warning: there are no waves while rank {rank} can have no image ({reason}): the others take images alone{}",
+                match nodes {
+                    true => ", and the loss of a node takes all ranks back to the beginning",
+                    false => "",
+                }
+            )),
+            Event::WavesBack { rank } => self.say(&format!("rank {rank} can have images: waves are taken again")),
             _ => {}
         }
     }

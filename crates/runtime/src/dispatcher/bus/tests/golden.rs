@@ -502,6 +502,11 @@ fn end(story: &mut Story) {
         places: &[1, 4],
     };
     story.tell("replaced", replaced);
+    for nodes in [false, true] {
+        let (rank, reason) = (1, "it has a device open");
+        story.tell("waves given up", Event::WavesGivenUp { rank, reason, nodes });
+    }
+    story.tell("waves back", Event::WavesBack { rank: 1 });
     let figures = read_from(&mut story.figures, 0);
     let figures: String = figures.lines().map(str::trim_start).collect();
     story.told += &format!("== file of --stats-json\n{figures}\n");
