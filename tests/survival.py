@@ -42,6 +42,24 @@ for number in range(200):
 print("rank", world.rank, total)
 """
 
+# Rank 2 leaves, and the others go on for long: rank 0 waits for files.
+A_RANK_THAT_LEAVES = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+others = world.Split(world.rank == 2)
+total = 0
+for number in range(50):
+    total += world.allreduce(number * world.rank)
+print("rank", world.rank, "has half of it:", total, flush=True)
+for number in range(100 if world.rank < 2 else 0):
+    total += others.allreduce(number + world.rank)
+    if number in (30, 60, 90) and world.rank == 0:
+        while not os.path.exists(sys.argv[1] + str(number)):
+            time.sleep(0.01)
+print("rank", world.rank, "has all:", total)
+"""
+
 # Ranks wait for files: rank 1 with an open socket before it closes that, rank 0 near the end.
 A_SOCKET_FOR_A_WHILE = """
 import os, socket, sys, time

@@ -17,6 +17,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import RESURGO, by_rank, slow
+from survival import A_RANK_THAT_LEAVES
 from test_suspend import HEAT, INPUT, LONG_HEAT, ROOT_ONLY, SUSPENDED, Chain, ready
 
 EVERY = ["--checkpoint-every", "100ms"]
@@ -68,6 +69,25 @@ def test_it_goes_on_from_its_last_wave(jobs, chain, program, protocol, victim):
     begun = {event["image"] for event in result.of("started")}
     assert len(begun) == 1 and begun.pop() >= wave, result.describe()
     assert chain.out == calm.out
+
+
+@pytest.mark.parametrize("protocol", ["auto", "blocking"])
+def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
+    """Its end is part of the recorded wave."""
+    go = jobs.directory / "go"
+    command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, go]
+    job = chain.start(3, *command, protocol=protocol, options=EVERY)
+    job.reach_event("finished", rank=2)
+    for _ in range(2):
+        # The next wave begins when this one is recorded, and may have begun before the rank had finished.
+        job.reach_another("wave_recorded")
+    assert interrupt(job, "launcher")
+    for number in (30, 60, 90):
+        Path(f"{go}{number}").touch()
+    chain.resume()
+    result = chain.end()
+    assert {event["rank"] for event in result.of("started")} == {0, 1}, result.describe()
+    assert by_rank(chain.out) == by_rank(jobs.calm(3, *command).out)
 
 
 def test_without_a_wave_it_is_said_that_there_is_nothing(chain, program):

@@ -16,6 +16,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, RESURGO, by_rank, came_about, slow
+from survival import A_RANK_THAT_LEAVES
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 SUSPENDED = 75
@@ -97,6 +98,23 @@ def undisturbed(tmp_path_factory, words):
     result = launcher.run(2, harness.PROGRAMS / "heat", *words).ok()
     launcher.close()
     return result
+
+
+@pytest.mark.parametrize("protocol", ["auto", "blocking"])
+def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
+    """Its end is part of the wave at which the job is suspended."""
+    go = jobs.directory / "go"
+    command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, go]
+    job = chain.start(3, *command, protocol=protocol, options=["--checkpoint-every", "100ms"])
+    job.reach_event("finished", rank=2)
+    job.reach_another("wave_complete")
+    assert chain.suspend()
+    for number in (30, 60, 90):
+        Path(f"{go}{number}").touch()
+    chain.resume()
+    result = chain.end()
+    assert {event["rank"] for event in result.of("started")} == {0, 1}, result.describe()
+    assert by_rank(chain.out) == by_rank(jobs.calm(3, *command).out)
 
 
 def test_a_file_of_ranks_that_is_gone_is_told(chain, program):

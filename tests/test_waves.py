@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, in_time, slow, storm
 from survival import (
+    A_RANK_THAT_LEAVES,
     A_SLOW_START,
     LONG,
     NONDETERMINISTIC,
@@ -137,6 +139,88 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
         assert ended[measure] == pytest.approx(wave["mean_stall_seconds"])
     assert ended["total_checkpoint_seconds"] == wave["total_seconds"]
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
+
+
+def leaving(jobs):
+    """A program of which rank 2 leaves early, what its rank 0 waits for, and its undisturbed run."""
+    command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, jobs.directory / "go"]
+    calm = jobs.directory / "calm"
+    for number in (30, 60, 90):
+        Path(f"{calm}{number}").touch()
+
+    def go(number):
+        Path(f"{command[-1]}{number}").touch()
+
+    return command, go, lambda: jobs.calm(3, *command[:-1], calm)
+
+
+@pytest.mark.parametrize("protocol", ["auto", "blocking"])
+def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
+    """Its end is its image: the others go on from these waves, and it is not done again."""
+    command, go, calm = leaving(jobs)
+    job = start(jobs, protocol, 3, *command, period="100ms")
+    job.reach_event("finished", rank=2)
+    job.reach_another("wave_complete")
+    job.strike([1])
+    job.reach_another("wave_complete")
+    assert jobs.resurgo("checkpoint", job.process.pid).ok().text.endswith("a wave is complete\n")
+    go(30)
+    job.strike([0, 1])
+    job.reach_another("wave_complete")
+    go(60)
+    go(90)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm().out)
+    assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1], result.describe()
+    assert len(began_from_images(result)) >= 2 and all(event["wave"] > 0 for event in result.of("returned")), result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport"])
+def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
+    """All begin again, because there was no wave. What the rank prints again is shown once."""
+    command, go, calm = leaving(jobs)
+    job = start(jobs, protocol, 3, *command)
+    job.reach_event("finished", rank=2)
+    job.strike([1])
+    job.reach_event("returned", wave=0)
+    for number in (30, 60, 90):
+        go(number)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm().out)
+    assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1, 2], result.describe()
+
+
+# Rank 2 leaves when it has got much, and the others send one another ten times as much as a log holds.
+MUCH_AFTER_AN_END = """
+from mpi4py import MPI
+import zlib
+world = MPI.COMM_WORLD
+data, total = bytearray(1 << 20), 0
+for number in range(640 if world.rank < 2 else 20):
+    data[number] = number % 251
+    if world.rank == 2:
+        total = zlib.crc32(world.recv(source=0), total)
+    elif world.rank == 0:
+        if number < 20:
+            world.send(bytes(data), dest=2)
+        world.send(bytes(data), dest=1)
+    else:
+        total = zlib.crc32(world.recv(source=0), total)
+        if number % 4 == 0:
+            world.send(number, dest=0)
+    if world.rank == 0 and number % 4 == 0:
+        total += world.recv(source=1)
+print("rank", world.rank, total)
+"""
+
+
+def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs):
+    command = [harness.PYTHON, "-c", MUCH_AFTER_AN_END]
+    job = jobs.start(3, *command, protocol="auto", options=["--log-memory", "64M"])
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(jobs.calm(3, *command, protocol="none").out)
+    finished = next(event["time"] for event in result.of("finished") if event["rank"] == 2)
+    came_about([event for event in result.of("wave_complete") if event["time"] > finished], result)
 
 
 @pytest.mark.parametrize("protocol", ["auto", "blocking", slow("chandy-lamport"), slow("group")])

@@ -116,6 +116,11 @@ impl Engine {
         self.hear_differences();
         self.say_last_words();
         self.outbox.keep_copies();
+        if self.node.logs && self.node.returns_together {
+            // Its end may be its image: it says what images say.
+            self.announce();
+            self.note_end();
+        }
         // Former lives did more: this life will open another endpoint.
         if !self.life.replaying {
             self.node

@@ -174,6 +174,20 @@ impl Wave {
         Step::Complete
     }
 
+    /// `rank` had finished before: its end is its image, and nothing of it is in the way. None: nothing is missing of
+    /// it now.
+    pub fn passes(&mut self, rank: Rank) -> Option<Step> {
+        if !self.missing[rank as usize] {
+            return None;
+        }
+        match self.phase {
+            Phase::Stopping => Some(self.stopped(rank)),
+            Phase::Draining => Some(self.drained(rank, 0)),
+            Phase::Copying => Some(self.copied(rank)),
+            Phase::Over => None,
+        }
+    }
+
     /// A rank has failed or cannot be copied.
     pub fn failed(&mut self) -> Step {
         if std::mem::replace(&mut self.phase, Phase::Over) == Phase::Over {
@@ -361,6 +375,22 @@ mod tests {
         assert_eq!(wave.drained(2, 1), Step::Drain);
         assert_eq!(wave.drained(2, 0), Step::Copy);
         assert_eq!(wave.copied(2), Step::Complete);
+    }
+
+    #[test]
+    fn who_has_finished_holds_nobody_up() {
+        let mut wave = Wave::new(1, 2);
+        assert_eq!(wave.passes(1), Some(Step::Wait));
+        assert_eq!(wave.passes(1), None);
+        assert_eq!(wave.stopped(0), Step::Drain);
+        assert_eq!(wave.drained(0, 1), Step::Wait);
+        // What the others take may lead to another round.
+        assert_eq!(wave.passes(1), Some(Step::Drain));
+        assert_eq!(wave.passes(1), Some(Step::Wait));
+        assert_eq!(wave.drained(0, 0), Step::Copy);
+        assert_eq!(wave.copied(0), Step::Wait);
+        assert_eq!(wave.passes(1), Some(Step::Complete));
+        assert_eq!(wave.passes(1), None);
     }
 
     #[test]

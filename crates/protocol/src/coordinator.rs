@@ -80,6 +80,8 @@ pub struct Plan {
     pub local_copies: bool,
     /// Most groups that write their images at the same time.
     pub groups_at_once: u32,
+    /// A rank that has finished is part of later waves: its end is its image.
+    pub ends_count: bool,
 }
 
 /// See the head of this file.
@@ -381,6 +383,22 @@ impl Coordinator {
 
     fn is_in_groups(&self) -> bool {
         self.plan.protocol.waves() == Waves::GroupByGroup
+    }
+
+    /// The rank had finished before this wave was asked for, and its end is its image of the wave.
+    pub fn has_end(&self, rank: Rank, number: u64) -> bool {
+        let member = &self.ranks[rank as usize];
+        self.plan.ends_count && member.finished && number > member.images.asked
+    }
+
+    /// Its end is its image of all waves from now on.
+    fn is_over(&self, rank: Rank) -> bool {
+        self.plan.ends_count && self.ranks[rank as usize].finished
+    }
+
+    /// The rank has finished, and need not begin again.
+    pub fn has_finished(&self, rank: Rank) -> bool {
+        self.ranks[rank as usize].finished
     }
 
     fn images(&mut self, rank: Rank) -> &mut Images {

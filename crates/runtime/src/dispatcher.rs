@@ -487,6 +487,11 @@ impl Dispatcher {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));
         }
         if self.verdict.is_none()
+            && let Some((_, due)) = self.images.refusals.over
+        {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
+        }
+        if self.verdict.is_none()
             && let Some(due) = self.suspension.due()
         {
             at_most(due.saturating_sub(now.duration_since(self.start)) + Duration::from_millis(1));

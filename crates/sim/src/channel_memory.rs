@@ -227,6 +227,7 @@ impl World {
                 keeps_logs: false,
                 local_copies: true,
                 groups_at_once: 1,
+                ends_count: false,
             }),
             failure: None,
             pace: random.pick([1, 3, 10, 30]),

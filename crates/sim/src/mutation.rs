@@ -119,6 +119,8 @@ pub enum Mutation {
     FetchOtherWave,
     /// An image counts as fetched when it is asked for.
     BeginBeforeFetched,
+    /// Waves do not drain what ranks have sent that have finished since.
+    LeaveWhatEndedRanksSent,
     /// Waves drain one round, and no counts are compared.
     DrainOnce,
     /// Ranks copy themselves as soon as all stand still, and no counts are compared.

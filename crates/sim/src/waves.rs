@@ -263,6 +263,7 @@ fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random
             Some(Mutation::WriteAllAtOnce) => u32::MAX,
             _ => at_once,
         },
+        ends_count: false,
     };
     (plan, at_once)
 }
@@ -287,7 +288,10 @@ impl World {
         nodes.replicas = nodes.sets.rule.map_or(replicas, |rule| rule.parity);
         nodes.racks = crate::random::mix(seed, 7).is_multiple_of(3);
         nodes.leaves = (seed % 4 == 3).then(|| (MOST_LEFT, Random::new(crate::random::mix(seed, 4))));
-        let (plan, at_once) = plan(&options, size, &nodes, &mut random);
+        let (mut plan, at_once) = plan(&options, size, &nodes, &mut random);
+        // Other runs are as they are without.
+        let has_places = (seed % 5).is_multiple_of(3);
+        plan.ends_count = waves == kinds::Waves::Blocking && !linked && !has_places;
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,
@@ -297,12 +301,7 @@ impl World {
                 at_once,
             },
             nodes,
-            // Other runs are as they are without.
-            places: Places::new(
-                (seed % 5)
-                    .is_multiple_of(3)
-                    .then(|| Random::new(crate::random::mix(seed, 5))),
-            ),
+            places: Places::new(has_places.then(|| Random::new(crate::random::mix(seed, 5)))),
             now: 0,
             queue: Queue::new(),
             checkers: Checkers::new(size),

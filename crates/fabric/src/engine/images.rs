@@ -166,6 +166,16 @@ impl Engine {
             .store(number, Ordering::Release);
     }
 
+    /// The rank leaves MPI: of each log, publishes the first segment that another life from here on would need.
+    pub(super) fn note_end(&self) {
+        for source in 0..self.node.ranks() {
+            let cursor = self.peers.reader(source).map_or(0, Reader::needs_from);
+            self.node
+                .consumed(source, self.node.rank)
+                .store(cursor, Ordering::Release);
+        }
+    }
+
     /// Publishes the position in its messages.
     fn note_counts(&self, slot: usize) {
         let node = &self.node;
@@ -222,8 +232,13 @@ impl Engine {
     }
 
     pub(super) fn is_drained(&self) -> bool {
-        let announced = |source| self.node.announced(source, self.node.rank).load(Ordering::Acquire);
-        self.node.logs || (0..self.node.size).all(|source| self.peers.taken[source] == announced(source))
+        let node = &self.node;
+        let announced = |source| node.announced(source, node.rank).load(Ordering::Acquire);
+        // A wave has no ranks that have left MPI but those that have finished. These announce nothing, and all that they
+        // have sent is there.
+        let has_left = |source| node.control(source, control::PHASE).load(Ordering::Acquire) == nm::PHASE_CLOSED;
+        let is_empty = |source| self.peers.taken[source] == announced(source) || has_left(source);
+        node.logs || (0..node.size).all(is_empty)
     }
 
     /// The turn has changed, or there are sends that may leave.

@@ -37,7 +37,12 @@ impl Coordinator {
         let number = writing.number();
         let places = writing.begin();
         let ranks: Vec<Rank> = places.iter().map(|place| this.members[*place as usize]).collect();
-        ranks.into_iter().for_each(|rank| self.write(rank, number));
+        for rank in ranks {
+            match self.has_end(rank, number) {
+                true => self.writing_ended(rank),
+                false => self.write(rank, number),
+            }
+        }
     }
 
     /// Groups that have not begun to write their images no longer do: the wave will not be complete.
@@ -158,11 +163,10 @@ impl Coordinator {
         let members = &self.units[unit].members;
         let has = |number: &u64| {
             let mut members = members.iter();
-            members.all(|rank| self.is_kept(*rank, *number))
+            members.all(|rank| self.is_kept(*rank, *number) || self.has_end(*rank, *number))
                 && (!self.is_passing() || self.transit_files.contains(number))
         };
-        let first = members.iter().take(1);
-        let numbers = first.flat_map(|rank| &self.ranks[*rank as usize].images.files);
+        let numbers = members.iter().flat_map(|rank| &self.ranks[*rank as usize].images.files);
         let in_sets = self.sets.of.values().map(|set| set.number);
         let numbers: BTreeSet<u64> = numbers.copied().chain(in_sets).collect();
         let numbers = numbers.range(self.units[unit].alone + 1..);
@@ -176,10 +180,10 @@ impl Coordinator {
         stay.truncate(KEPT);
         // Before the first wave, ranks have nothing but what they have alone.
         let alone = if stay.is_empty() { self.units[unit].alone } else { 0 };
-        let members = self.units[unit].members.iter();
-        let mut copies = members.map(|rank| self.ranks[*rank as usize].images.copy);
+        let mut members = self.units[unit].members.iter();
+        let has_copy = |rank: &Rank, wave: u64| self.ranks[*rank as usize].images.copy == Some(wave);
         let in_use = self.newest_wave(unit);
-        stay.extend(in_use.filter(|wave| copies.any(|copy| copy != Some(*wave))));
+        stay.extend(in_use.filter(|wave| members.any(|rank| !has_copy(rank, *wave) && !self.has_end(*rank, *wave))));
         let this = &self.units[unit];
         stay.extend(this.fetching.as_ref().map(|fetching| fetching.wave));
         let next = this.asked;
@@ -189,7 +193,7 @@ impl Coordinator {
         };
         let may_be = |rank: &Rank| {
             let images = &self.ranks[*rank as usize].images;
-            images.has_file(next) || images.writing == Some(next) || will_write(*rank)
+            images.has_file(next) || images.writing == Some(next) || will_write(*rank) || self.has_end(*rank, next)
         };
         if this.members.iter().all(may_be) {
             stay.push(next);

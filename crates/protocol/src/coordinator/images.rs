@@ -62,6 +62,18 @@ impl Coordinator {
         if let Some(former) = self.images(rank).copy.replace(number) {
             self.tell(Command::EndCopy { rank, number: former });
         }
+        self.forget_without_files(rank, number);
+    }
+
+    /// The rank has finished, and its end counts as its image of this wave.
+    pub(super) fn keep_end(&mut self, rank: Rank, wave: u64) {
+        if let Some(number) = self.images(rank).copy.take() {
+            self.tell(Command::EndCopy { rank, number });
+        }
+        self.forget_without_files(rank, wave);
+    }
+
+    fn forget_without_files(&mut self, rank: Rank, number: u64) {
         // With files, what is needed is what they need.
         if self.plan.protocol.recovers_alone() && !self.plan.files {
             self.forget_before(rank, number);

@@ -87,7 +87,8 @@ impl Coordinator {
         }
         self.ranks[rank as usize].finished = orderly;
         if self.has_waves() {
-            return self.drop_wave(rank, Why::Died);
+            let why = if orderly { Why::Finished } else { Why::Died };
+            return self.drop_wave(rank, why);
         }
         self.end_taking(rank, Why::Died);
         if orderly {
@@ -120,10 +121,25 @@ impl Coordinator {
                 for rank in self.units[unit].members.clone() {
                     self.kill(rank);
                 }
+                self.mind_ends(unit);
             }
             Turn::Begin if self.waits_to_leave(unit) => {}
             Turn::Begin => self.choose_wave(unit),
             Turn::Go => self.go_on(unit),
+        }
+    }
+
+    /// Ranks without processes, as they had finished, need not end.
+    fn mind_ends(&mut self, unit: usize) {
+        for rank in self.units[unit].members.clone() {
+            let this = &mut self.units[unit];
+            let place = this.place(rank);
+            let returning = this.returning.as_mut().filter(|returning| returning.is_ending());
+            let Some(returning) = returning.filter(|_| !self.ranks[rank as usize].is_alive()) else {
+                continue;
+            };
+            let turn = returning.ended(place);
+            self.take_turn(unit, turn);
         }
     }
 
@@ -162,10 +178,11 @@ impl Coordinator {
         let all_have = |number: &u64| {
             let has_transit = self.transit.contains(number) || self.transit_files.contains(number);
             let mut members = members.iter();
-            members.all(|rank| self.ranks[*rank as usize].images.has(*number)) && (has_transit || !self.is_passing())
+            let has = |rank: &Rank| self.ranks[*rank as usize].images.has(*number) || self.has_end(*rank, *number);
+            members.all(has) && (has_transit || !self.is_passing())
         };
-        let first = &self.ranks[*members.first()? as usize].images;
-        let numbers = first.files.iter().copied().chain(first.copy);
+        let images = members.iter().map(|rank| &self.ranks[*rank as usize].images);
+        let numbers = images.flat_map(|images| images.files.iter().copied().chain(images.copy));
         let numbers = numbers.filter(|number| *number > self.units[unit].alone);
         numbers.filter(all_have).max()
     }
@@ -229,9 +246,18 @@ impl Coordinator {
             self.tell(Command::PutTransit { number: wave });
         }
         self.leave_copies(unit, wave);
-        for rank in members {
+        let (over, others): (Vec<Rank>, Vec<Rank>) = members.into_iter().partition(|rank| self.has_end(*rank, wave));
+        for rank in others {
             let from = self.images(rank).choose().unwrap_or(From::Beginning);
             self.begin(rank, from, true);
+        }
+        // Nobody waits for those whose ends are part of the wave.
+        for rank in over {
+            let this = &mut self.units[unit];
+            let place = this.place(rank);
+            this.returning
+                .iter_mut()
+                .for_each(|returning| _ = returning.ready(place));
         }
         let leaves = std::mem::take(&mut self.units[unit].leaves);
         self.tell_who_has_left(leaves, NOT_COPIED);
@@ -281,7 +307,9 @@ impl Coordinator {
         self.record_again(unit, wave);
         self.tell(Command::Returned { unit, wave });
         for rank in members {
-            self.tell(Command::Go { rank });
+            if !self.ranks[rank as usize].finished {
+                self.tell(Command::Go { rank });
+            }
             self.replicate(rank);
         }
         self.tell_who_has_left(false, "");

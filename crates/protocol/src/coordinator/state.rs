@@ -28,11 +28,12 @@ impl From {
 }
 
 /// The state of a rank when an image of it is requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
     /// It is inside MPI, and repeats nothing.
     Live,
+    #[default]
     NotOpened,
     Closed,
     Repeats,
@@ -332,7 +333,7 @@ impl Images {
 }
 
 /// A rank's state, the bytes that it holds, and its messages to each rank.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Found {
     pub state: State,
     pub held: u64,

@@ -1,5 +1,6 @@
 //! Before images are taken: asks for each rank's state, and how much it holds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::state::{Found, Process, Survey};
@@ -10,10 +11,14 @@ use crate::group::formation::Grouping;
 impl Coordinator {
     /// Images of a unit are requested. Where ranks take them alone it is a rank.
     pub(super) fn survey(&mut self, unit: usize) {
-        let ranks = match self.has_waves() {
+        let mut ranks = match self.has_waves() {
             true => self.units[unit].members.clone(),
             false => vec![unit as Rank],
         };
+        if self.has_waves() && !ranks.iter().all(|rank| self.is_over(*rank)) {
+            // Ends need not be asked.
+            ranks.retain(|rank| !self.is_over(*rank));
+        }
         // No wave begins before all ranks know of the one before: an answer comes from after that.
         if self.surveys.iter().any(|survey| survey.unit == unit) {
             let (rank, why) = (ranks[0], Why::Taking);
@@ -50,11 +55,17 @@ impl Coordinator {
             return;
         }
         let Survey { unit, ranks, found, .. } = self.surveys.swap_remove(index);
-        let found: Vec<Found> = found.into_iter().flatten().collect();
-        match self.has_waves() {
-            true => self.begin_wave(unit, &found, now),
-            false => self.begin_image(ranks[0], found[0].state, found[0].held, now),
+        let mut found = ranks.into_iter().zip(found.into_iter().flatten());
+        if !self.has_waves() {
+            if let Some((rank, found)) = found.next() {
+                self.begin_image(rank, found.state, found.held, now);
+            }
+            return;
         }
+        let mut found: BTreeMap<Rank, Found> = found.collect();
+        let members = self.units[unit].members.iter();
+        let of_members: Vec<Found> = members.map(|rank| found.remove(rank).unwrap_or_default()).collect();
+        self.begin_wave(unit, &of_members, now);
     }
 
     /// There will be no images of a survey with ranks that are `meant`.

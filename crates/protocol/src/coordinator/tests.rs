@@ -1,3 +1,5 @@
+mod ends;
+
 use std::time::Duration;
 
 use super::*;
@@ -18,6 +20,7 @@ pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
         keeps_logs: false,
         local_copies: true,
         groups_at_once: 1,
+        ends_count: false,
     }
 }
 

@@ -46,6 +46,21 @@ impl Coordinator {
             all: Duration::ZERO,
         });
         self.ask_in_turn(unit);
+        self.let_ends_pass(unit, now);
+    }
+
+    /// Ranks that have finished stand still, hold nothing back, and are copied already.
+    fn let_ends_pass(&mut self, unit: usize, now: Duration) {
+        for rank in self.units[unit].members.clone() {
+            if !self.is_over(rank) {
+                continue;
+            }
+            let place = self.units[unit].place(rank);
+            let current = self.units[unit].current.as_mut();
+            if let Some(step) = current.and_then(|current| current.wave.passes(place)) {
+                self.take_step(rank, step, now);
+            }
+        }
     }
 
     /// Why no wave of the unit is possible now, and the rank that prevents it.
@@ -67,6 +82,7 @@ impl Coordinator {
         }
         members.find_map(|rank| {
             let why = match states[this.place(rank) as usize] {
+                _ if self.is_over(rank) => return None,
                 _ if of(rank).process != Process::Known => Why::NotRunning,
                 _ if of(rank).images.taking.is_some() => Why::Taking,
                 State::NotOpened => Why::NotOpened,
@@ -99,6 +115,9 @@ impl Coordinator {
         let until = self.units[unit].silent_at();
         for (place, in_turn) in in_turn.into_iter().enumerate() {
             let rank = self.units[unit].members[place];
+            if self.is_over(rank) {
+                continue;
+            }
             if in_turn {
                 let images = self.images(rank);
                 images.asked = turn.wave;
@@ -209,6 +228,8 @@ impl Coordinator {
             .filter(|(_, place)| wave.is_in_turn(*place))
             .map(|(rank, _)| *rank)
             .collect();
+        let in_turn = in_turn.into_iter().filter(|rank| !self.is_over(*rank));
+        let in_turn: Vec<Rank> = in_turn.collect();
         match step {
             Step::Drain => in_turn
                 .into_iter()
@@ -217,10 +238,11 @@ impl Coordinator {
                 .into_iter()
                 .for_each(|rank| self.tell(Command::Copy { rank, number })),
             Step::Turn => self.ask_in_turn(unit),
-            Step::Complete if self.is_passing() => self.tell(Command::TakeTransit { number }),
-            Step::Complete => self.complete(unit, now),
-            Step::Wait | Step::Drop => {}
+            Step::Complete if self.is_passing() => return self.tell(Command::TakeTransit { number }),
+            Step::Complete => return self.complete(unit, now),
+            Step::Wait | Step::Drop => return,
         }
+        self.let_ends_pass(unit, now);
     }
 
     /// The transit of wave `number` is known: it was just taken, or read.
@@ -230,7 +252,8 @@ impl Coordinator {
             // An image of it may be lost by now.
             return self.choose_wave(0);
         }
-        let is_copied = |rank: &Rank| self.ranks[*rank as usize].images.candidate == Some(number);
+        let is_copied =
+            |rank: &Rank| self.ranks[*rank as usize].images.candidate == Some(number) || self.has_end(*rank, number);
         if self.units[0].current.is_some() && self.units[0].members.iter().all(is_copied) {
             self.tell(Command::Waves {
                 asked: number,
@@ -269,6 +292,8 @@ impl Coordinator {
         for rank in self.units[unit].members.clone() {
             if let Some(copy) = self.images(rank).candidate.take() {
                 self.keep_copy(rank, copy);
+            } else {
+                self.keep_end(rank, number);
             }
         }
         if self.is_passing() {

@@ -27,6 +27,8 @@ pub enum Why {
     Talking,
     #[error("it died meanwhile")]
     Died,
+    #[error("it has just finished")]
+    Finished,
     #[error("it has failed")]
     Failed,
     #[error("its node is lost")]
@@ -43,8 +45,9 @@ pub enum Why {
 }
 
 /// Parts of what ranks and agents say in the ordinary course of things.
-const SAID_IN_PASSING: [&str; 4] = [
+const SAID_IN_PASSING: [&str; 5] = [
     "former life",
+    "are on their way to it",
     "not running",
     "talking to the process manager",
     "no endpoint",
@@ -56,7 +59,8 @@ impl Why {
     pub fn is_passing(&self) -> bool {
         match self {
             Why::Absent | Why::Writing | Why::Filling | Why::Taking | Why::NotOpened | Why::Repeats => true,
-            Why::NotRunning | Why::Talking | Why::Died | Why::Failed | Why::NodeLost | Why::NoWaves => true,
+            Why::NotRunning | Why::Talking | Why::Died | Why::Finished => true,
+            Why::Failed | Why::NodeLost | Why::NoWaves => true,
             Why::Closed | Why::CopyLost | Why::Silent(_) => false,
             Why::Said(reason) => SAID_IN_PASSING.iter().any(|passing| reason.contains(passing)),
         }

@@ -127,6 +127,12 @@ impl Work {
                 self.net.iter().for_each(|net| net.forgets(rank));
                 Ok(())
             }
+            // Its end is its image, which is so on one node only.
+            None if self.ranks[rank].has_finished() && self.has_logs_of_waves() && self.job.nodes.is_none() => {
+                let oldest = self.memory.oldest_image(rank)?;
+                let slot = self.ranks[rank].images.free_slot(oldest);
+                self.memory.set_end(rank, slot, number, self.ranks.len())
+            }
             None => Ok(()),
         }
     }

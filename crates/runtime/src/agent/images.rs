@@ -151,7 +151,7 @@ impl Images {
 
     /// The next slot whose cursors are not in use. `oldest`: that of the oldest image, whose file only another node may
     /// have.
-    fn free_slot(&self, oldest: Option<usize>) -> usize {
+    pub(super) fn free_slot(&self, oldest: Option<usize>) -> usize {
         let kept = self
             .files
             .iter()
@@ -425,6 +425,13 @@ impl Agent {
         let work = &mut self.work;
         let counts = work.counts_of_image(rank, taking.slot)?;
         let (number, sleeps) = (taking.number, said.kind == Kind::Taken);
+        if let Some(ended) = work.awaits_ended(rank, &counts)? {
+            // The copy ends with its socket.
+            self.epoll.delete(&socket)?;
+            let reason = format!("messages of rank {ended}, which has finished, are on their way to it");
+            self.refused(rank as u32, number, &reason);
+            return Ok(());
+        }
         if work.logs() && work.has_waves() {
             work.net.iter().for_each(|net| net.has_image(rank, taking.slot));
         }

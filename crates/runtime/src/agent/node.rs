@@ -347,6 +347,20 @@ impl NodeMemory {
         Ok(i32::try_from(number).ok().filter(|pid| *pid > 0))
     }
 
+    /// How much `source` has sent to `destination`, as it announced in its last wave, or when it left MPI.
+    pub fn announced(&self, source: usize, destination: usize) -> io::Result<u64> {
+        self.read_u64(self.layout.arena(source) + self.layout.announced() + destination * 8)
+    }
+
+    /// From here on `rank`, which has finished, is never recovered: its end becomes the image `number` in this slot.
+    pub fn set_end(&self, rank: usize, slot: usize, number: u64, ranks: usize) -> io::Result<()> {
+        let arena = self.layout.arena(rank);
+        let cursors = self.table(arena + self.layout.consumed(), ranks)?;
+        let bytes: Vec<u8> = cursors.iter().flat_map(|cursor| cursor.to_le_bytes()).collect();
+        self.write(&bytes, arena + self.layout.cursors(slot))?;
+        self.set_oldest_image(rank, slot, number)
+    }
+
     /// None of the first `ranks` ranks has said that it cannot be replayed.
     pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
         for rank in 0..ranks {

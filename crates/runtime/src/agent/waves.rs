@@ -13,7 +13,7 @@ use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Fact, kinds};
 use resurgo_wire::control::{ToDispatcher, pieces};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
-use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, control};
 
 use super::in_transit::InTransit;
 use super::ranks::Rank;
@@ -21,6 +21,7 @@ use super::suspend::Halt;
 use super::wave_logs::LogOfWave;
 use super::{Agent, Work};
 use crate::memory;
+use crate::note::Counts;
 
 /// The agent's state for waves.
 #[derive(Default)]
@@ -386,7 +387,31 @@ impl Work {
         match &mut self.net {
             Some(net) => net.empty(empty),
             None => empty(),
+        }?;
+        self.show_ends()
+    }
+
+    /// Shows in an emptied memory which ranks have finished: others wait for nothing from them.
+    pub(super) fn show_ends(&self) -> io::Result<()> {
+        let mut ranks = (0..).zip(&self.ranks).filter(|(_, this)| this.has_finished());
+        ranks.try_for_each(|(rank, _)| self.memory.set_control(rank, control::PHASE, PHASE_CLOSED))
+    }
+
+    /// A rank that has finished, with messages on their way to this rank at its image. The image is of no use where the
+    /// log that holds them is lost: nothing lies beside an end.
+    pub(super) fn awaits_ended(&self, rank: usize, image: &Counts) -> io::Result<Option<usize>> {
+        if self.store.is_none() || !self.has_logs_of_waves() {
+            return Ok(None);
         }
+        for (source, this) in self.ranks.iter().enumerate() {
+            let mut channels = image.channels.iter();
+            let channel = channels.find(|channel| channel.peer == source);
+            let delivered = channel.map_or(0, |channel| channel.delivered);
+            if this.has_finished() && self.memory.announced(source, rank)? > delivered {
+                return Ok(Some(source));
+            }
+        }
+        Ok(None)
     }
 
     /// Per rank, the slot with the cursors of its image of this wave, where known.
@@ -450,6 +475,7 @@ impl Work {
             Some(net) => net.empty(begin),
             None => begin(),
         }?;
+        self.show_ends()?;
         self.waves.logs_since = number;
         for (rank, this) in self.ranks.iter_mut().enumerate() {
             this.images.lacks_log = !own.contains(&rank);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use resurgo_protocol::coordinator::{Place, Plan, Whom};
+use resurgo_protocol::kinds::Waves;
 use resurgo_protocol::{Command, Fact, Node};
 use resurgo_wire::control::{Job, ToAgent};
 
@@ -29,6 +30,8 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool) -> Plan {
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
+        // Nothing of an end lies in places, or on other nodes.
+        ends_count: !nodes && job.image_files.places.is_empty() && job.protocol.waves() == Waves::Blocking,
     }
 }
 

@@ -423,6 +423,10 @@ pub enum Event<'a> {
         #[serde(skip)]
         nodes: bool,
     },
+    /// The rank has finished, others have not, and there are no waves any more.
+    WavesOver {
+        rank: usize,
+    },
     /// The rank can have images again, and there are waves again.
     WavesBack {
         rank: usize,

@@ -184,11 +184,18 @@ impl Dispatcher {
     fn rank_finished(&mut self, ended: &Ended) {
         let rank = ended.rank;
         self.bus.tell(Event::finished(ended));
-        if self.has_waves() {
-            self.checkpoints.give_up(self.unit(rank), &finished(rank));
-        } else {
+        let unit = self.unit(rank);
+        if !self.has_waves() {
             self.checkpoints.left(rank);
             self.suspension.rank_finished(rank);
+            if self.coordinator.plan().ends_count {
+                self.take_waves_again(rank);
+            }
+        } else if !self.ends_count() {
+            if self.checkpoints.is_expected(unit) && !self.is_hierarchical() {
+                self.images.refusals.are_over(rank, Instant::now());
+            }
+            self.checkpoints.give_up(unit, &finished(rank));
         }
         self.end_if_all_have_finished();
     }

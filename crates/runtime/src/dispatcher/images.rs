@@ -25,6 +25,10 @@ impl Dispatcher {
         if let Some((every, share)) = self.checkpoints.begins_to_hold_back() {
             self.bus.tell(Event::ImagesHeldBack { share, every });
         }
+        let over = &mut self.images.refusals.over;
+        if let Some((rank, _)) = over.take_if(|(_, due)| *due <= Instant::now()) {
+            self.bus.tell(Event::WavesOver { rank });
+        }
         let runs = self.runs();
         if self.checkpoints.wants_logs(self.start.elapsed()) {
             self.tell(ToAgent::MeasureLogs);
@@ -60,14 +64,19 @@ impl Dispatcher {
             match gone.next() {
                 // A finished group's messages and images are not needed any more.
                 Some(_) if self.is_hierarchical() && gone.count() + 1 == members.len() => {}
-                Some(rank) => {
+                Some(rank) if !self.ends_count() => {
                     self.checkpoints.want(std::iter::once(unit), None, now);
                     self.checkpoints.give_up(unit, &finished(*rank));
                 }
-                None => self.checkpoints.want(std::iter::once(unit), None, now),
+                _ => self.checkpoints.want(std::iter::once(unit), None, now),
             }
         }
         self.checkpoints.want(std::iter::empty(), client, now);
+    }
+
+    /// A rank that has finished is part of later waves.
+    pub(super) fn ends_count(&self) -> bool {
+        self.has_waves() && self.coordinator.plan().ends_count
     }
 
     /// All nodes see the file, which `node` has told: the others must know it.
@@ -167,7 +176,7 @@ impl Dispatcher {
     }
 
     /// The rank for whose sake waves were given up can have images: there are waves again, and ranks go on meanwhile.
-    fn take_waves_again(&mut self, rank: usize) {
+    pub(super) fn take_waves_again(&mut self, rank: usize) {
         if self.images.refusals.ended_waves != Some(rank) {
             return;
         }
@@ -220,7 +229,9 @@ impl Dispatcher {
     /// The ranks of a unit have returned to this wave.
     pub(super) fn has_returned(&mut self, unit: usize, wave: u64) {
         let members = self.members(unit);
-        self.policy.go_on(&members);
+        let mut again = members.clone();
+        again.retain(|rank| !self.coordinator.has_finished(*rank as u32));
+        self.policy.go_on(&again);
         match self.is_hierarchical() {
             true => self.bus.tell(Event::Returned {
                 wave,
@@ -268,7 +279,7 @@ impl Dispatcher {
             communication_is_global: in_groups.then_some(wave.is_global),
             ranks: self.is_hierarchical().then_some(&members),
         });
-        self.wave_for_suspension(&members);
+        self.wave_for_suspension(&members, wave.number);
     }
 
     /// There is no new image of `rank`, or no wave because of it; earlier ones stay valid.
@@ -330,8 +341,9 @@ impl Dispatcher {
     /// Which units of [`Checkpoints`] can have an image: single ranks, groups, or the job.
     pub(super) fn runs(&self) -> impl Fn(usize) -> bool + use<> {
         let mut runs = vec![true; self.pids.len()];
+        let is_over = |rank: usize| self.ends_count() && self.policy.has_finished(rank);
         for (rank, pid) in self.pids.iter().enumerate() {
-            runs[self.unit(rank)] &= pid.is_some() && !self.returns(rank);
+            runs[self.unit(rank)] &= (pid.is_some() || is_over(rank)) && !self.returns(rank);
         }
         move |unit| runs[unit]
     }

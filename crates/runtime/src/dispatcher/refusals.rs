@@ -30,6 +30,10 @@ pub struct Refusals {
     in_passing: BTreeSet<usize>,
     /// The rank for whose sake waves were given up.
     pub ended_waves: Option<usize>,
+    /// The rank that was the first to finish, where there are no waves after that; and when to say so, if others are
+    /// still at work.
+    pub over: Option<(usize, Instant)>,
+    is_over: bool,
 }
 
 impl Refusals {
@@ -38,6 +42,15 @@ impl Refusals {
             of: vec![Refusal::default(); ranks],
             in_passing: BTreeSet::new(),
             ended_waves: None,
+            over: None,
+            is_over: false,
+        }
+    }
+
+    /// The rank has finished, and there are no waves any more.
+    pub fn are_over(&mut self, rank: usize, now: Instant) {
+        if !std::mem::replace(&mut self.is_over, true) {
+            self.over = Some((rank, now + WITHOUT_IMAGE));
         }
     }
 

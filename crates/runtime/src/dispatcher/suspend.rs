@@ -316,12 +316,14 @@ impl Dispatcher {
     }
 
     /// A wave is complete: ranks would repeat any work after it, so they stop here.
-    pub(super) fn wave_for_suspension(&mut self, members: &[usize]) {
+    pub(super) fn wave_for_suspension(&mut self, members: &[usize], number: u64) {
         if self.is_hierarchical() {
             // The wave is recorded, and the other groups still need theirs.
             members.iter().for_each(|rank| self.suspension.image_taken(*rank));
         } else if self.suspension.phase == Phase::Images {
-            self.suspension.unwritten = (0..self.pids.len()).collect();
+            let coordinator = &self.coordinator;
+            let is_written = |rank: &usize| !coordinator.has_end(*rank as u32, number);
+            self.suspension.unwritten = (0..self.pids.len()).filter(is_written).collect();
             self.suspension.phase = Phase::Halting;
             self.coordinate(Fact::Halt);
         }
@@ -459,6 +461,11 @@ impl Dispatcher {
             });
             self.go_on_with_output();
         }
+        if let Some(rank) = self.without_image(&ranks) {
+            return self.cannot_go_on(&format!(
+                "rank {rank} had finished before the last wave, and has no image of it: resume the job on one machine"
+            ));
+        }
         let plan = self.coordinator.plan().clone();
         self.coordinator = Coordinator::resume(plan, ranks, transit).with_sets(sets);
         self.place_ranks(cluster);
@@ -467,6 +474,16 @@ impl Dispatcher {
             let together = self.suspension.is_from_wave || cluster.is_some();
             self.coordinate(Fact::GoOn { together });
         }
+    }
+
+    /// A rank whose end is its image of the last wave, where ends do not count.
+    fn without_image(&self, ranks: &[Former]) -> Option<usize> {
+        if self.ends_count() || !self.coordinator.protocol().can_return_together() {
+            return None;
+        }
+        let newest = ranks.iter().flat_map(|former| &former.files).max()?;
+        let lacks = |former: &Former| former.finished && !former.files.contains(newest);
+        ranks.iter().position(lacks)
     }
 
     /// Another run has the suspended job and its files.

@@ -33,10 +33,13 @@ pub struct FileState {
 }
 
 impl RankState {
-    /// All ranks ran at this wave, and run again from it; the record has the waves since `oldest`.
+    /// All ranks that have images of this wave run again from it; of others their ends are part of it. The record has
+    /// the waves since `oldest`.
     pub fn of_wave(mut self, wave: u64, oldest: u64) -> RankState {
-        (self.finished, self.ended_well) = (false, false);
-        self.images.asked = wave;
+        if !self.finished || self.images.asked >= wave {
+            (self.finished, self.ended_well) = (false, false);
+            self.images.asked = wave;
+        }
         self.images.files.retain(|file| (oldest..=wave).contains(&file.number));
         self
     }

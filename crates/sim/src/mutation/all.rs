@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 588] = {
+    pub const ALL: [(Self, Setting); 589] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -359,6 +359,7 @@ impl Mutation {
             (LoseDeterminants, Auto),
             (CollectByNewest, Auto),
             (CollectBySingle, Auto),
+            (LeaveWhatEndedRanksSent, Blocking),
             (DrainOnce, Blocking),
             (CopyUndrained, Blocking),
             (DrainBeforeAllStand, Blocking),

@@ -50,6 +50,8 @@ pub(super) struct Agent {
     /// Of each rank, as the dispatcher knows it: its life, and whether that has finished.
     pub lives: Vec<u64>,
     pub finished: Vec<bool>,
+    /// Ranks whose ends are their images of these waves.
+    pub ends: BTreeSet<(Rank, u64)>,
     /// The last wave that the dispatcher asked for.
     pub asked: u64,
     /// Known copies, by rank and wave.
@@ -95,6 +97,7 @@ impl Agent {
             ranks: vec![Known::default(); size],
             lives: vec![0; size],
             finished: vec![false; size],
+            ends: BTreeSet::new(),
             asked: 0,
             copies: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -124,7 +127,13 @@ impl Agent {
         files.retain(|(_, wave), _| whole.contains(wave));
         let mut transit_files = former.transit_files.clone();
         transit_files.retain(|wave, _| whole.contains(wave));
+        let mut ends = former.ends.clone();
+        ends.retain(|(_, wave)| whole.contains(wave));
+        let mut finished = vec![false; size];
+        ends.iter().for_each(|(rank, _)| finished[*rank as usize] = true);
         Self {
+            finished,
+            ends,
             files,
             transit_files,
             record: former.record.clone(),
@@ -302,6 +311,7 @@ impl World {
             Command::EmptyLogs => {
                 self.agent.generation += 1;
                 self.agent.beginning = None;
+                self.empty_logs_of_ended();
             }
             Command::Begin {
                 rank,
@@ -320,6 +330,7 @@ impl World {
                 self.note(|| format!("all go on from wave {wave}"));
                 if wave > 0 {
                     self.report.from_images += 1;
+                    self.ends_return(wave)?;
                     self.checkers.all_go_on()?;
                 }
             }
@@ -602,10 +613,42 @@ impl World {
         self.coordinate(Fact::TransitKnown { number })
     }
 
+    /// What ended ranks have sent has been taken, and no process of them does it.
+    fn empty_logs_of_ended(&mut self) {
+        let ended = (0..self.size).filter(|rank| self.agent.finished[*rank]);
+        for rank in ended {
+            let channels = self.transit.channels[rank].iter_mut();
+            channels.for_each(|channel| channel.restart(Vec::new()));
+        }
+    }
+
+    /// The ends of ranks are part of a wave that is complete now.
+    fn ends_count(&mut self, number: u64) {
+        for rank in 0..self.size as Rank {
+            let has_image = self.agent.copies.contains_key(&(rank, number));
+            if self.agent.finished[rank as usize] && !has_image && self.agent.plan.ends_count {
+                self.note(|| format!("the end of {rank} is its image of wave {number}"));
+                self.agent.ends.insert((rank, number));
+                self.checkers.copied(rank, number);
+            }
+        }
+    }
+
+    /// All return to this wave: ranks whose ends are part of it are as they were.
+    fn ends_return(&mut self, wave: u64) -> Result<(), Violation> {
+        for rank in 0..self.size as Rank {
+            if self.agent.ends.contains(&(rank, wave)) {
+                self.checkers.returned(rank, self.agent.generation)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The wave is complete.
     fn completed(&mut self, number: u64) -> Result<(), Violation> {
         self.note(|| format!("wave {number} is complete"));
         self.report.images += 1;
+        self.ends_count(number);
         self.check_forgotten()?;
         let state = self
             .transit

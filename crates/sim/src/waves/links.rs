@@ -320,6 +320,9 @@ impl World {
                 ..
             } => {
                 (self.agent.lives[rank as usize], self.agent.finished[rank as usize]) = (life, false);
+                self.agent
+                    .ends
+                    .retain(|(of, wave)| *of != rank || *wave <= from.number());
                 let reads = reads.unwrap_or(node) as usize;
                 self.nodes.reads.insert(rank, (from.number(), reads));
                 self.may_begin(rank, from, node as usize)?;

@@ -482,6 +482,9 @@ impl World {
         let rank = self.processes[process].rank as usize;
         let mut moved = 0;
         for source in 0..self.size {
+            if self.is(Mutation::LeaveWhatEndedRanksSent) && self.has_ended(source) {
+                continue;
+            }
             while !self.transit.channels[source][rank].is_empty(self.now) {
                 self.take_piece(process, source)?;
                 moved += 1;
@@ -505,10 +508,17 @@ impl World {
         self.copy_now(process, wave);
     }
 
+    /// The rank has left MPI, and will not come back before all return.
+    fn has_ended(&self, rank: usize) -> bool {
+        self.agent.plan().ends_count && self.agent.finished[rank]
+    }
+
     fn copy(&mut self, process: usize, wave: u64) {
         let this = &self.processes[process];
         let (rank, memory) = (this.rank, &this.memory);
-        let drained = (0..self.size).all(|source| memory.taken[source] == self.announced(source, rank as usize));
+        // Who has ended announces nothing, and has sent all that it will.
+        let has_taken = |source: usize| memory.taken[source] == self.announced(source, rank as usize);
+        let drained = (0..self.size).all(|source| has_taken(source) || self.has_ended(source));
         let unchecked = [
             Mutation::DrainOnce,
             Mutation::CopyUndrained,

@@ -35,7 +35,7 @@ impl World {
     /// The waves of which every rank has its file, and what was in transit is in one.
     pub(super) fn whole_in_files(&self) -> Vec<u64> {
         let files = &self.agent.files;
-        let waves = files.keys().filter(|(rank, _)| *rank == 0).map(|(_, wave)| *wave);
+        let waves: BTreeSet<u64> = files.keys().map(|(_, wave)| *wave).collect();
         // The dispatcher records what it knows.
         let nodes = &self.nodes;
         let has = |image: &(Rank, u64)| {
@@ -44,8 +44,11 @@ impl World {
                 && (!nodes.linked || nodes.told.contains(image))
                 && (nodes.storage != Storage::Shared || !nodes.is_damaged(image.0, image.1, 0))
         };
-        let all_have = |wave: &u64| (0..self.size as Rank).all(|rank| has(&(rank, *wave)));
+        let ends = &self.agent.ends;
+        let all_have =
+            |wave: &u64| (0..self.size as Rank).all(|rank| has(&(rank, *wave)) || ends.contains(&(rank, *wave)));
         waves
+            .into_iter()
             .filter(|wave| all_have(wave) && (!self.non_blocking || self.agent.has_transit_file(*wave)))
             .collect()
     }
@@ -69,7 +72,7 @@ impl World {
             let counts =
                 |copy: &Snapshot| nodes.counts(copy.node, copy.serial) && !nodes.copies.ending.contains(&(rank, wave));
             let is_there = |copy: &Snapshot| copy.alive && (!nodes.linked || counts(copy));
-            copy.is_some_and(is_there) || has_file((rank, wave))
+            copy.is_some_and(is_there) || has_file((rank, wave)) || agent.ends.contains(&(rank, wave))
         };
         let known =
             |wave: u64| !self.non_blocking || self.transit.state.contains_key(&wave) || agent.has_transit_file(wave);
@@ -172,7 +175,11 @@ impl World {
             // That is found out where it lies.
             _ => true,
         };
-        let has = |rank: Rank, wave: u64| self.agent.files.contains_key(&(rank, wave)) && can_be_read(rank, wave);
+        let ends = &self.agent.ends;
+        let has = |rank: Rank, wave: u64| {
+            let is_there = self.agent.files.contains_key(&(rank, wave)) && can_be_read(rank, wave);
+            is_there || ends.contains(&(rank, wave))
+        };
         let recorded = self.agent.record.iter().copied();
         recorded
             .filter(|wave| (0..self.size as Rank).all(|rank| has(rank, *wave)))
@@ -192,7 +199,7 @@ impl World {
             let is_there = nodes.storage == Storage::Shared
                 || nodes.can_read_file(rank, wave)
                 || self.can_be_rebuilt((rank, wave), |_| true);
-            is_there && !nodes.given_up.contains(&(rank, wave))
+            is_there && !nodes.given_up.contains(&(rank, wave)) || self.agent.ends.contains(&(rank, wave))
         };
         let is_kept = |wave: &u64| (0..self.size as Rank).all(|rank| has(rank, *wave));
         self.agent.record = waves.filter(is_kept).collect();
@@ -280,8 +287,17 @@ impl World {
             let formers = (0..self.size as Rank).map(|rank| {
                 let places = places_of(&disks, rank, &recorded);
                 let is_there = |wave: &&u64| is_shared || places.get(wave).is_some_and(|nodes| !nodes.is_empty());
+                let has_end = |wave: &u64| agent.ends.contains(&(rank, *wave));
+                let files = recorded.iter().filter(is_there).copied();
+                let files: Vec<u64> = files.filter(|wave| !has_end(wave)).collect();
+                let finished = recorded.iter().any(has_end);
                 Former {
-                    files: recorded.iter().filter(is_there).copied().collect(),
+                    asked: match finished {
+                        true => files.last().copied().unwrap_or(0),
+                        false => former.asked,
+                    },
+                    finished,
+                    files,
                     places,
                     ..former.clone()
                 }

@@ -626,6 +626,7 @@ fn leaving_in_groups() -> Coordinator {
     let plan = Plan {
         groups: Grouping::Static { size: 1 },
         groups_at_once: 1,
+        ends_count: false,
         ..with_partners(Protocol::Group, 2)
     };
     let mut job = launched(plan, &[0, 1, 2], 2, &[0, 1]);

@@ -26,6 +26,7 @@ fn plan() -> Plan {
         keeps_logs: true,
         local_copies: true,
         groups_at_once: 1,
+        ends_count: false,
     }
 }
 

@@ -222,6 +222,9 @@ impl Words {
                     false => "",
                 }
             )),
+            Event::WavesOver { rank } => self.say(&format!(
+                "warning: rank {rank} has finished: there are no waves any more, and what fails goes back to the last one"
+            )),
             Event::WavesBack { rank } => self.say(&format!("rank {rank} can have images: waves are taken again")),
             _ => {}
         }

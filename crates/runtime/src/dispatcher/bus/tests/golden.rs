@@ -507,6 +507,7 @@ fn end(story: &mut Story) {
         story.tell("waves given up", Event::WavesGivenUp { rank, reason, nodes });
     }
     story.tell("waves back", Event::WavesBack { rank: 1 });
+    story.tell("waves over", Event::WavesOver { rank: 1 });
     let figures = read_from(&mut story.figures, 0);
     let figures: String = figures.lines().map(str::trim_start).collect();
     story.told += &format!("== file of --stats-json\n{figures}\n");
