@@ -37,6 +37,36 @@ def test_exit_code_after_finalize(jobs, program, protocol, script, code):
     assert result.code == code, result.describe()
 
 
+UNMATCHED = "has ended after MPI_Finalize had failed"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("protocol", ["none", "pessimistic", "auto", "blocking"])
+def test_finalize_fails_and_the_program_ignores_it(jobs, program, protocol, code):
+    """What the program has done is over: the job ends with its exit status, as under plain MPICH (which leaves files in
+    /dev/shm then, and so does not run here), and says once what was wrong."""
+    result = jobs.run(3, *program("unmatched"), code, protocol=protocol)
+    assert (result.code, result.restarts) == (code, 0), result.describe()
+    ends = [f"rank {rank}: MPI_Finalize {'failed' if rank else 'succeeded'}" for rank in range(3)]
+    assert sorted(result.text.splitlines()) == ends, result.describe()
+    assert result.errors.count(UNMATCHED) == 1 and len(result.of("finished")) == 3, result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "auto", "blocking"])
+def test_finalize_fails_in_a_later_life(jobs, program, protocol):
+    calm = jobs.calm(3, *program("unmatched"), protocol=protocol)
+    result = jobs.run(3, *program("unmatched"), 0, jobs.directory / "marker", protocol=protocol).ok()
+    assert result.restarts >= 1 and harness.by_rank(result.out) == harness.by_rank(calm.out), result.describe()
+
+
+def test_finalize_fails_in_python(jobs):
+    """mpi4py finalises MPI when the interpreter ends, and ignores the error."""
+    script = "from mpi4py import MPI\nc = MPI.COMM_WORLD\nif c.rank == 0: c.send(1, 1)\nelse: c.probe()\nprint(c.rank)"
+    result = jobs.run(2, harness.PYTHON, "-c", script).ok()
+    assert sorted(result.text.split()) == ["0", "1"]
+    assert result.restarts == 0 and UNMATCHED in result.errors, result.describe()
+
+
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_every_process(jobs, program, number, code):
     job = start_long(jobs, program)

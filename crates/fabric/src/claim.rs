@@ -26,6 +26,9 @@ const OURS: [(&[u8], &[u8], bool); 7] = [
 /// The whole texts, `NAME=value`, of the hidden variables.
 static HIDDEN: [AtomicPtr<c_char>; OURS.len()] = [const { AtomicPtr::new(null_mut()) }; OURS.len()];
 
+/// The number of the process that has taken the place.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
 /// Whether this process has, or may get, a rank's place: an agent started it, perhaps through others, and no other
 /// launcher has since. `Err` says why not, where there are signs of a job.
 pub fn is_rank() -> Result<bool, String> {
@@ -54,6 +57,7 @@ pub fn is_rank() -> Result<bool, String> {
 /// Takes the rank's place for this process, unless another living process has it.
 pub fn take(attached: &AtomicU64) -> Result<(), String> {
     let own = u64::from(std::process::id());
+    TAKEN.store(own, Ordering::Relaxed);
     let mut seen = attached.load(Ordering::Acquire);
     loop {
         if seen != 0 && seen != own && lives(seen) {
@@ -66,6 +70,15 @@ pub fn take(attached: &AtomicU64) -> Result<(), String> {
             Err(now) => seen = now,
         }
     }
+}
+
+/// Whether this process is the rank, and not one that the rank has forked. A life from an image has a number of its own,
+/// and leads its process group.
+pub fn is_this_process() -> bool {
+    let own = std::process::id();
+    // SAFETY: asks for a number.
+    let group = unsafe { libc::getpgrp() };
+    TAKEN.load(Ordering::Relaxed) == u64::from(own) || group as u32 == own
 }
 
 /// Whether the process runs: one that has ended and waits for its parent does not.

@@ -129,6 +129,12 @@ impl Engine {
         }
     }
 
+    /// The same at the end of the process, after MPI_Finalize has failed.
+    pub fn close_unfinalised(&mut self) {
+        self.node.set(control::FINALIZE_FAILED, 1);
+        self.close();
+    }
+
     /// The replay may have ended.
     #[inline]
     fn settle(&mut self) {

@@ -107,9 +107,8 @@ unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _
             return 0;
         }
         PATCHED[count].store(place, Ordering::Relaxed);
-        let name = CStr::from_ptr(info.dlpi_name).to_bytes();
-        let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-        if MPI.iter().any(|mpi| file.starts_with(mpi)) {
+        let file = file_name(info);
+        if is_mpi(file) {
             patch(info, |import| match import.to_bytes() {
                 // A rank that repeats no messages may send others.
                 _ if !REPLAYS.load(Ordering::Relaxed) => deeds::replacement(import),
@@ -122,6 +121,50 @@ unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _
         }
     }
     0
+}
+
+/// MPI_Finalize has been called, whatever it returned.
+pub fn mpi_is_finalised() -> bool {
+    let mut finalised: Option<MpiFinalized> = None;
+    // SAFETY: the callback gets the place of the caller; MPI permits this question at any time.
+    unsafe {
+        libc::dl_iterate_phdr(Some(find_finalized), std::ptr::from_mut(&mut finalised).cast());
+        let mut flag: c_int = 0;
+        finalised.is_some_and(|finalised| finalised(&mut flag) == 0) && flag != 0
+    }
+}
+
+type MpiFinalized = unsafe extern "C" fn(*mut c_int) -> c_int;
+
+unsafe extern "C" fn find_finalized(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of one loaded object, and the place of the caller above. Python loads MPI for
+    // itself alone, so the function is looked up in the library and in no scope. The library stays loaded.
+    unsafe {
+        if !is_mpi(file_name(&*info)) {
+            return 0;
+        }
+        let library = libc::dlopen((*info).dlpi_name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() {
+            return 0;
+        }
+        let function = libc::dlsym(library, c"PMPI_Finalized".as_ptr());
+        *found.cast::<Option<MpiFinalized>>() = std::mem::transmute::<*mut c_void, Option<MpiFinalized>>(function);
+        c_int::from(!function.is_null())
+    }
+}
+
+/// The name of a loaded object's file, without its directory.
+///
+/// # Safety
+/// The description is the loader's.
+unsafe fn file_name(info: &libc::dl_phdr_info) -> &[u8] {
+    // SAFETY: the loader's text stays as long as the object.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    name.rsplit(|&byte| byte == b'/').next().unwrap_or(name)
+}
+
+fn is_mpi(file: &[u8]) -> bool {
+    MPI.iter().any(|mpi| file.starts_with(mpi))
 }
 
 const DT_PLTRELSZ: i64 = 2;

@@ -18,6 +18,7 @@ mod heap;
 mod imports;
 mod info;
 mod knowledge;
+mod leaving;
 mod log;
 mod matching;
 mod message;

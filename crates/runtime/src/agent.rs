@@ -185,6 +185,8 @@ struct Work {
     program_files: Vec<ProgramFile>,
     memory: NodeMemory,
     spill: Option<File>,
+    /// The dispatcher knows that MPI_Finalize has failed in some rank.
+    has_told_finalize: bool,
     /// The mover of messages to and from other nodes, if there are any.
     net: Option<net::Net>,
     returning: net::Returning,

@@ -488,8 +488,8 @@ pub enum ToDispatcher {
         rank: usize,
         text: String,
     },
-    /// The rank has an MPI library that does without our provider: which one, and the consequence.
-    Bypassed {
+    /// The user should know this of the rank's MPI library, or of the way in which the rank uses it.
+    MpiTrouble {
         rank: usize,
         text: String,
     },

@@ -257,6 +257,8 @@ pub mod control {
         Agent Memory SPAWNED_BY: u64 = 1000;
         /// 1 + the failed rank in whose place this one is; 0: in none. By FT-MPI's rules.
         Agent Memory REPLACES: u64 = 1008;
+        /// 1: MPI_Finalize has failed in this life and left the endpoint open, which the end of the process has closed.
+        Rank Life FINALIZE_FAILED: u64 = 1016;
         /// Length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
         /// report exits with [`super::EXIT_REPORT`].
         Rank Life REPORT: super::Text<REPORT_BYTES> = 1024;
@@ -688,7 +690,8 @@ mod tests {
         let cleared = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
         let names: Vec<&str> = cleared.map(|field| field.name).collect();
         let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
-                   COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE REPORT SIZES";
+                   COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE FINALIZE_FAILED \
+                   REPORT SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
         assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);

@@ -45,6 +45,11 @@ impl Engine {
         self.send(destination, envelope, &[], quiet);
     }
 
+    /// Its only endpoint so far is open. A later one may be that of a session, which MPI_Finalize does not concern.
+    pub fn is_open_since_the_beginning(&self) -> bool {
+        self.calls.open > 0 && self.calls.endpoints.own == 0
+    }
+
     /// Keeps a message for endpoint `number`.
     #[cold]
     pub(super) fn keep_early(&mut self, number: u32, message: Box<Unexpected>) {

@@ -77,7 +77,7 @@ impl Agent {
                     (pip install mpich, in an active virtual environment, gives one)";
         if leaves || work.job.protocol == Protocol::None {
             let text = format!("is not protected: {what} and does without Resurgo's provider; {cure}");
-            return self.send(&ToDispatcher::Bypassed { rank, text });
+            return self.send(&ToDispatcher::MpiTrouble { rank, text });
         }
         let reason = format!(
             "rank {rank} cannot be protected: {what} and does without Resurgo's provider; {cure}, or run with --protocol none"

@@ -246,6 +246,7 @@ impl Waiting {
             stopped: false,
         };
         agent.watch_net()?;
+            has_told_finalize: false,
         agent.watch_copies()?;
         agent.watch_servers()?;
         agent.hear_of_preemption()?;

@@ -361,6 +361,11 @@ impl NodeMemory {
         self.set_oldest_image(rank, slot, number)
     }
 
+    /// MPI_Finalize has failed in the present life of `rank`, which has ended since.
+    pub fn finalize_failed(&self, rank: usize) -> io::Result<bool> {
+        Ok(self.control(rank, control::FINALIZE_FAILED)? != 0)
+    }
+
     /// None of the first `ranks` ranks has said that it cannot be replayed.
     pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
         for rank in 0..ranks {

@@ -459,6 +459,7 @@ impl Agent {
             self.tell_undone(rank)?;
         }
         if orderly {
+            self.tell_failed_finalize(rank)?;
             self.caught_up(rank)?;
             // The agent reads the pipes until all writers have closed them: a child of the rank may still print.
         } else {
@@ -470,6 +471,18 @@ impl Agent {
             false => self.has_failed(ended)?,
         }
         self.tell_output_end(rank)
+    }
+
+    /// A rank has finished. MPI may have complained at its end: one message for all ranks is enough.
+    fn tell_failed_finalize(&mut self, rank: usize) -> io::Result<()> {
+        if self.has_told_finalize || !self.work.memory.finalize_failed(rank)? {
+            return Ok(());
+        }
+        self.has_told_finalize = true;
+        let text = "has ended after MPI_Finalize had failed, perhaps as messages were left that nobody had received; what the program \
+                    did is over, and its exit status counts";
+        let text = text.to_string();
+        self.send(&ToDispatcher::MpiTrouble { rank, text })
     }
 
     /// A rank comes to a bad end: reports what it could not do because a former life did it.

@@ -75,7 +75,7 @@ impl Dispatcher {
             To::Undone { rank, text } => self.bus.tell(Event::Undone { rank, text: &text }),
             To::Survivor { rank, said } => self.survivor_says(rank, said),
             To::Knows { round } => self.survivors_know(node, round),
-            To::Bypassed { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
+            To::MpiTrouble { rank, text } => self.bus.tell(Event::PmiTrouble { rank, text: &text }),
         }
     }
 
