@@ -541,3 +541,38 @@ def test_random_kills_of_ranks_and_agents(jobs, program, rng, kills, protocol):
         else:
             job.kill(rng.sample(range(6), rng.choice([1, 1, 2])))
     compare(entry, job.wait(60), None, expected)
+
+
+FINISHES = (
+    "import os, sys, time\nfrom mpi4py import MPI\nprint('begun', flush=True)\n"
+    "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('the last line', flush=True)\n"
+)
+
+
+def is_gone(pid):
+    """It has ended, although perhaps nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+@pytest.mark.parametrize("options", [["--protocol", "none"], ["--protocol", "auto", *every("50ms")]])
+def test_ranks_finish_while_the_launcher_stands_still(jobs, tmp_path, options):
+    """It stands still for longer than the lease, which ends the agents. What they had said before counts."""
+    (go := tmp_path / "directory").mkdir()
+    go /= "go"
+    options = ["--nodes", "2", "--lease", "4s", *options]
+    job = jobs.start(2, harness.PYTHON, "-c", FINISHES, go, options=options)
+    job.reach(lambda: job.out.read_bytes().count(b"begun") == 2)
+    if "auto" in options:
+        job.reach_event("wave_complete")
+    ranks, both = [pid for pid, _ in job.lives().values()], agents(job)
+    assert len(both) == 2
+    job.process.send_signal(signal.SIGSTOP)
+    go.touch()
+    for pids in (ranks, both):
+        job.reach(lambda pids=pids: all(is_gone(pid) for pid in pids))
+    job.process.send_signal(signal.SIGCONT)
+    result = job.wait(30).ok()
+    assert result.text.count("the last line") == 2 and not result.of("restarting"), result.describe()

@@ -11,6 +11,6 @@ mod spawn;
 mod world;
 
 pub use line::{Command, LineBuffer, LineError, MAX_LINE};
-pub use server::{Notice, Output, Position, Progress, Server};
+pub use server::{FINALIZE_ACK, Notice, Output, Position, Progress, Server};
 pub use spawn::SpawnProgram;
 pub use world::{Place, kvs_name};

@@ -134,6 +134,8 @@ const VALUE_MAX: usize = 1024;
 const NAME_MAX: usize = 256;
 /// "Not known", as mpiexec answers on one machine: the attribute MPI_UNIVERSE_SIZE is then not set.
 const UNIVERSE_SIZE: i32 = -1;
+/// The answer to `finalize`, which depends on nothing.
+pub const FINALIZE_ACK: &str = "cmd=finalize_ack rc=0\n";
 const SPAWN_FAILED: &str = "cmd=spawn_result rc=1 msg=spawn_failed\n";
 
 impl Server {
@@ -282,7 +284,7 @@ impl Server {
             "put" => self.put(rank, command),
             "get" => self.get(rank, command),
             "barrier_in" => return (self.barrier_in(rank), None),
-            "finalize" => "cmd=finalize_ack rc=0\n".to_string(),
+            "finalize" => FINALIZE_ACK.to_string(),
             "abort" => {
                 let code = command.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
                 return (Vec::new(), Some(Notice::Abort { rank, code }));

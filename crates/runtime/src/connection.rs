@@ -195,8 +195,10 @@ fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(
         error.kind(),
+        // A broken pipe: it closed, and has got something since.
         Kind::ConnectionReset
             | Kind::ConnectionAborted
+            | Kind::BrokenPipe
             | Kind::TimedOut
             | Kind::HostUnreachable
             | Kind::NetworkUnreachable
@@ -235,5 +237,36 @@ impl AsFd for Connection {
             Socket::Unix(socket) => socket.as_fd(),
             Socket::Tcp(socket) => socket.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use resurgo_wire::control::{ToAgent, ToDispatcher};
+
+    use super::*;
+
+    #[test]
+    fn what_was_said_before_the_other_side_had_gone_is_heard() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let calling = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (called, _) = listener.accept().unwrap();
+        let mut theirs = Connection::tcp(Stream::calling(calling, None).unwrap()).unwrap();
+        let mut ours = Connection::tcp(Stream::called(called, None).unwrap()).unwrap();
+        theirs.send(&ToDispatcher::Halted).unwrap();
+        drop(theirs);
+        // Nobody takes it, and the answer to that breaks the connection.
+        ours.send(&ToAgent::Leave).unwrap();
+        let mut heard = 0;
+        loop {
+            let received = ours.receive::<ToDispatcher>().unwrap();
+            heard += received.messages.len();
+            if received.closed {
+                break;
+            }
+        }
+        assert_eq!(heard, 1);
     }
 }

@@ -415,20 +415,13 @@ impl Dispatcher {
             .zip(ready)
             .filter_map(|(number, is)| is.then_some(number))
         {
-            let (messages, is_lost) = self.agents.hear(number)?;
-            for message in messages {
-                match message {
-                    ToDispatcher::Beat { number: beat } => {
-                        self.agents.node(number).queue(&ToAgent::Beat { number: beat });
-                    }
-                    message => self.heard(number, message),
-                }
-            }
-            lost = lost.or(is_lost.then_some(number));
+            lost = lost.or(self.hear_agent(number)?.then_some(number));
         }
         if ready.contains(&true) {
             self.acknowledge();
-            if let Some(broken) = self.agents.send_queued() {
+            for broken in self.agents.send_queued() {
+                // What it had said before counts.
+                self.hear_agent(broken)?;
                 self.agents.breaks(broken);
                 lost = lost.or((!self.agents.are_several()).then_some(broken));
             }
@@ -436,7 +429,28 @@ impl Dispatcher {
                 self.output.say(complaints);
             }
         }
-        Ok(lost.or(self.agents.lost()))
+        let lost = lost.or(self.agents.lost());
+        if lost.is_some() {
+            // Perhaps all ranks have finished.
+            for number in self.agents.readable() {
+                self.hear_agent(number)?;
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Reads the messages of one agent. Returns whether it is lost, as the only one.
+    fn hear_agent(&mut self, number: usize) -> io::Result<bool> {
+        let (messages, is_lost) = self.agents.hear(number)?;
+        for message in messages {
+            match message {
+                ToDispatcher::Beat { number: beat } => {
+                    self.agents.node(number).queue(&ToAgent::Beat { number: beat });
+                }
+                message => self.heard(number, message),
+            }
+        }
+        Ok(is_lost)
     }
 
     /// Waits until something is ready, or due.
@@ -674,13 +688,12 @@ impl Dispatcher {
             let _ = killpg(Pid::from_raw(*pid), Signal::SIGKILL);
         }
         let agent = self.agents.node(node).last_words();
-        self.bus.error(&format!(
-            "{agent}; without it ranks cannot be watched or restarted, so the job ends"
-        ));
-        Some(match self.interrupted {
-            true => self.verdict.unwrap_or(FAILURE),
-            false => FAILURE,
-        })
+        if self.verdict.is_none() {
+            self.bus.error(&format!(
+                "{agent}; without it ranks cannot be watched or restarted, so the job ends"
+            ));
+        }
+        Some(self.verdict.unwrap_or(FAILURE))
     }
 }
 

@@ -276,9 +276,12 @@ impl Read for Stream {
             self.has_spoken = true;
             let state = tls.process_new_packets();
             // Also the reason for a refusal.
-            push_some(tls, &mut self.socket)?;
+            let pushed = push_some(tls, &mut self.socket);
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error))?;
             self.held = state.plaintext_bytes_to_read();
+            if self.held == 0 {
+                pushed?;
+            }
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct Life {
     /// Answers that the socket has not taken yet, and the number of bytes that it has.
     pub answers: Vec<u8>,
     pub heard: u64,
+    /// Bytes of answers that the rank has got already when they come.
+    pub ahead: usize,
     pub stdout: Option<PipeReader>,
     pub stderr: Option<PipeReader>,
     /// The socket for images, where there are any.
@@ -138,6 +140,7 @@ impl Life {
             progress: Progress::default(),
             answers: Vec::new(),
             heard: 0,
+            ahead: 0,
             stdout: Some(stdout),
             stderr: Some(stderr),
             image,

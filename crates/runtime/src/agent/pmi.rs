@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpgid};
-use resurgo_pmi::MAX_LINE;
+use resurgo_pmi::{FINALIZE_ACK, MAX_LINE};
 use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::node_memory::PHASE_REPLAY;
 
@@ -39,6 +39,18 @@ impl Life {
 
     /// Passes on an answer of PMI.
     pub fn answer(&mut self, lines: &[u8]) {
+        let known = self.ahead.min(lines.len());
+        self.ahead -= known;
+        self.give(&lines[known..]);
+    }
+
+    /// Gives an answer before it comes.
+    fn answer_ahead(&mut self, line: &[u8]) {
+        self.ahead += line.len();
+        self.give(line);
+    }
+
+    fn give(&mut self, lines: &[u8]) {
         self.answers.extend_from_slice(lines);
         // Clients wait for each answer, so the socket has room, unless a client misbehaves.
         while !self.answers.is_empty() {
@@ -102,7 +114,7 @@ impl Agent {
             return Ok(());
         };
         let mut lines = life.take_lines();
-        let mut end = 0;
+        let (length, mut end) = (lines.len(), 0);
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let name = command(line);
             if ["barrier_in", "finalize"].contains(&name) {
@@ -113,6 +125,10 @@ impl Agent {
             }
             if let Some(life) = &mut self.work.ranks[rank].life {
                 life.progress.said(name);
+                if name == "finalize" && line.len() == length {
+                    // A rank can end while the dispatcher stands still.
+                    life.answer_ahead(FINALIZE_ACK.as_bytes());
+                }
             }
             end += line.len();
         }

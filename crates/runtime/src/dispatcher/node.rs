@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Membership;
 use resurgo_protocol::membership::{Change, Timing};
 use resurgo_wire::console;
@@ -520,15 +520,31 @@ impl Agents {
             .chain(self.helpers.complaint_descriptors())
     }
 
-    /// Sends what is queued as far as that goes. Answers a node whose connection is broken.
-    pub fn send_queued(&mut self) -> Option<usize> {
-        let mut broken = None;
-        for (number, node) in self.present() {
-            if !node.send_queued() {
-                broken = Some(number);
-            }
+    /// Sends what is queued as far as that goes. Answers the nodes whose connections are broken.
+    pub fn send_queued(&mut self) -> Vec<usize> {
+        let broken = self
+            .present()
+            .filter_map(|(number, node)| (!node.send_queued()).then_some(number));
+        broken.collect()
+    }
+
+    /// Those from which something has come.
+    pub fn readable(&self) -> Vec<usize> {
+        let numbers = self.numbers();
+        let connection = |number: &usize| self.nodes[*number].connection.as_fd();
+        let mut ready: Vec<PollFd> = numbers
+            .iter()
+            .map(|number| PollFd::new(connection(number), PollFlags::POLLIN))
+            .collect();
+        if poll(&mut ready, PollTimeout::ZERO).is_err() {
+            return Vec::new();
         }
-        broken
+        let ready: Vec<bool> = ready.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        numbers
+            .into_iter()
+            .zip(ready)
+            .filter_map(|(number, is)| is.then_some(number))
+            .collect()
     }
 
     /// What they, or their launchers, say on standard error now.

@@ -135,6 +135,10 @@ impl Dispatcher {
 
     /// The job can be resumed from `wave`.
     pub(super) fn recorded(&mut self, wave: u64, directory: &Path, bytes: u64) {
+        if self.suspension.has_finished {
+            // The program has come to its end meanwhile.
+            return;
+        }
         let name = match self.suspension.record.resumable.take() {
             Some((_, name)) => name,
             None => self.suspension.register(directory),
