@@ -2,12 +2,14 @@
 """Images that leave their node: a node is lost, and its ranks go on from copies that other nodes have."""
 
 import contextlib
+import json
 import os
 import signal
 import time
 
 import pytest
 
+import harness
 from harness import slow
 from survival import LONG, every
 from test_nodes import agents, last_lives, on_three
@@ -76,3 +78,49 @@ def test_what_one_node_has_left_is_copied_again(jobs, program, rng, protocol):
     result = job.wait(20)
     first, second = [event["wave"] for event in result.of("returned")]
     assert first == taken and second > 0, result.describe()
+
+
+# Rank 0 sends many long messages, which rank 1 receives when the test lets it.
+LONG_MESSAGES = """
+import os, sys, time
+import numpy
+from mpi4py import MPI
+
+comm, count, go, words = MPI.COMM_WORLD, int(sys.argv[1]), sys.argv[2], 2 << 20
+message = lambda number: numpy.arange(words, dtype="int64") * (number + 1)
+if comm.rank == 0:
+    messages = [message(number) for number in range(count)]
+    requests = [comm.Isend(messages[number], 1, number) for number in range(count)]
+    print("sent", flush=True)
+    while not os.path.exists(go):
+        MPI.Request.Testall(requests)
+        time.sleep(0.01)
+    MPI.Request.Waitall(requests)
+else:
+    while not os.path.exists(go):
+        comm.iprobe()
+        time.sleep(0.01)
+    room = numpy.empty(words, dtype="int64")
+    for number in range(count):
+        comm.Recv(room, 0, number)
+        print(number, numpy.array_equal(room, message(number)), flush=True)
+"""
+
+
+def test_no_node_is_lost_while_much_is_under_way(jobs, tmp_path):
+    """Images need all of the long messages in the log. Reading it takes longer than the lease lasts."""
+    count, go, statistics = 64, tmp_path / "go", tmp_path / "statistics"
+    options = ["--nodes", "2", "--lease", "1s", "--stats-json", statistics, *every("200ms")]
+    job = jobs.start(2, harness.PYTHON, "-c", LONG_MESSAGES, count, go, options=options, protocol="auto")
+    job.reach(lambda: b"sent" in job.out.read_bytes(), 60)
+    # The log of the next image has been read when that is written.
+    before = waves(job)
+    job.reach(lambda: waves(job) > before, 90)
+    job.reach_another("image_written", 90, rank=0)
+    go.touch()
+    result = job.wait(90).ok()
+    assert not result.of("node_lost") and result.restarts == 0, result.describe()
+    lines = sorted(result.text.split("\n"))
+    assert lines == sorted(["", "sent", *(f"{number} True" for number in range(count))])
+    nodes = json.loads(statistics.read_text())["nodes"]
+    assert len(nodes) == 2 and all(node["longest_silence_seconds"] < 1 for node in nodes), nodes

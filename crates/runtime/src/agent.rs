@@ -7,6 +7,7 @@
 
 mod beside;
 mod bypass;
+mod chores;
 mod feed;
 mod files;
 mod flush;
@@ -47,6 +48,7 @@ mod waves;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
@@ -102,7 +104,12 @@ enum Source {
     Flushes,
     /// The socket to a running rank about failures.
     Survivor(usize),
+    /// The threads that work on logs.
+    Chores,
 }
+
+/// Sources without a rank have small tokens, and there are only so many.
+const CHORES: u64 = 1 << 4;
 
 impl Source {
     fn token(self) -> u64 {
@@ -123,12 +130,14 @@ impl Source {
             Source::Servers => 13,
             Source::Flushes => 14,
             Source::Survivor(rank) => (rank as u64) << 4 | 15,
+            Source::Chores => CHORES,
         }
     }
 
     fn from_token(token: u64) -> Option<Source> {
         let rank = (token >> 4) as usize;
         Some(match token & 15 {
+            _ if token == CHORES => Source::Chores,
             0 => Source::Control,
             1 => Source::Children,
             2 => Source::Stdin,
@@ -152,6 +161,8 @@ impl Source {
 /// The agent of a job.
 struct Agent {
     control: Connection,
+    /// Messages that came while the agent kept nothing but its lease.
+    deferred: VecDeque<ToAgent>,
     /// On another node than the dispatcher's: the other connections to it.
     guest: Option<Guest>,
     epoll: Epoll,
@@ -174,6 +185,8 @@ struct Agent {
     finished: bool,
     /// A rank could not be started: the agent starts no other.
     is_broken: bool,
+    /// The dispatcher knows that MPI_Finalize has failed in some rank.
+    has_told_finalize: bool,
     stopped: bool,
 }
 
@@ -185,8 +198,6 @@ struct Work {
     program_files: Vec<ProgramFile>,
     memory: NodeMemory,
     spill: Option<File>,
-    /// The dispatcher knows that MPI_Finalize has failed in some rank.
-    has_told_finalize: bool,
     /// The mover of messages to and from other nodes, if there are any.
     net: Option<net::Net>,
     returning: net::Returning,
@@ -203,6 +214,8 @@ struct Work {
     store: Option<Store>,
     /// Copies of image files on other nodes, and of theirs here.
     copies: Option<ship::Copies>,
+    /// Work on logs that takes long.
+    chores: chores::Chores,
     /// The record that is being written, from which an interrupted job can be resumed.
     recording: Option<record::Recording>,
     halt: suspend::Halt,
@@ -271,6 +284,7 @@ impl Agent {
                     Some(Source::Servers) => self.servers_event()?,
                     Some(Source::Flushes) => self.flushes_event()?,
                     Some(Source::Survivor(rank)) => self.survivor_event(rank)?,
+                    Some(Source::Chores) => self.chores_event()?,
                     None => {}
                 }
             }
@@ -346,6 +360,7 @@ impl Agent {
         let (mut messages, mut has_gone) = (VecDeque::from(messages), false);
         while let Some(message) = messages.pop_front() {
             self.obey(message)?;
+            messages.extend(self.deferred.drain(..));
             if self.guest.as_ref().is_some_and(Guest::is_due) {
                 self.keep_up()?;
                 let received = self.control.receive()?;
@@ -359,6 +374,37 @@ impl Agent {
             }
         }
         Ok(has_gone)
+    }
+
+    /// Has a thread do what may take long and what everything else has to wait for. The agent keeps its lease meanwhile.
+    fn meanwhile<T: Send>(&mut self, work: impl FnOnce(&mut Work) -> T + Send) -> io::Result<T> {
+        let Some(guest) = &mut self.guest else {
+            return Ok(work(&mut self.work));
+        };
+        let (mut memory, state) = (self.work.memory.again()?, &mut self.work);
+        let (control, deferred, paused) = (&mut self.control, &mut self.deferred, self.paused);
+        std::thread::scope(|scope| {
+            let (ends, end) = std::sync::mpsc::channel::<()>();
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
+                let answer = work(state);
+                drop(ends);
+                answer
+            })?;
+            while end.recv_timeout(guest.wait().min(TICK)) == Err(RecvTimeoutError::Timeout) {
+                if paused {
+                    guest.rests();
+                }
+                guest.keep_up(control)?;
+                for message in control.receive()?.messages {
+                    match message {
+                        ToAgent::Beat { number } => guest.answered(number),
+                        message => deferred.push_back(message),
+                    }
+                }
+                memory.set_valid_until(guest.until())?;
+            }
+            thread.join().map_err(|_| io::Error::other("a thread has failed"))
+        })
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {

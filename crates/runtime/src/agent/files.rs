@@ -14,7 +14,6 @@ use resurgo_wire::image::{Datagram, Kind};
 use super::images::Images;
 use super::life::Filling;
 use super::{Agent, PATIENCE, Source, Work};
-use crate::note;
 
 /// An image in a file.
 pub(super) struct ImageFile {
@@ -141,7 +140,6 @@ impl Work {
 impl Work {
     /// All of a file is written: it gets its name, and its copy brings it to the disk.
     pub(super) fn name_file(&mut self, rank: usize, said: &Datagram) -> io::Result<()> {
-        let log = self.write_log_of_wave(rank, said.a, note::file_name(rank, said.a).as_ref())?;
         let images = &mut self.ranks[rank].images;
         let Some((store, writing)) = self.store.as_ref().zip(images.writing.as_mut()) else {
             return Ok(());
@@ -159,7 +157,7 @@ impl Work {
             0 => store.open_in_transit(said.a).ok(),
             _ => None,
         };
-        for beside in unsynced.into_iter().chain(in_transit).chain(log) {
+        for beside in unsynced.into_iter().chain(in_transit) {
             let request = Datagram::new(Kind::Sync, 0, 0, 0);
             let _ = image.socket.send(&request, &[beside.as_fd()]);
         }

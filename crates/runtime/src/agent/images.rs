@@ -84,6 +84,8 @@ pub(super) struct Images {
     pub begins_from_oldest: bool,
     /// The rank's log is not in this node's memory but beside the image that it begins from.
     pub lacks_log: bool,
+    /// The image from which a thread is putting it back, and how often the memory had begun anew by then.
+    pub putting: Option<(u64, u64)>,
     /// The image and the life that its copy was asked to begin, until the process is known.
     waking: Option<(u64, Life)>,
 }

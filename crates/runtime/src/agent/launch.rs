@@ -14,6 +14,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_protocol::kinds::Kept;
 use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
+use super::chores::Chores;
 use super::feed::Feed;
 use super::guest::Guest;
 use super::node::NodeMemory;
@@ -230,6 +231,7 @@ impl Waiting {
     fn begin(self, work: Work, is_resumed: bool, messages: Vec<ToAgent>) -> io::Result<Agent> {
         let mut agent = Agent {
             control: self.control,
+            deferred: VecDeque::new(),
             guest: self.guest,
             epoll: self.epoll,
             children: self.children,
@@ -243,11 +245,12 @@ impl Waiting {
             preempted: notice::Notice::default(),
             finished: false,
             is_broken: false,
+            has_told_finalize: false,
             stopped: false,
         };
         agent.watch_net()?;
-            has_told_finalize: false,
         agent.watch_copies()?;
+        agent.watch_chores()?;
         agent.watch_servers()?;
         agent.hear_of_preemption()?;
         agent.keep_up()?;
@@ -325,6 +328,7 @@ impl Work {
             held: held::Held::new(),
             store: None,
             copies: None,
+            chores: Chores::new().map_err(|error| format!("cannot make an eventfd: {error}"))?,
             halt: suspend::Halt::No,
             survivors: None,
             recording: None,

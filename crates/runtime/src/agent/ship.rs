@@ -205,12 +205,6 @@ impl Shipping {
         })
     }
 
-    /// Has something done by a thread, which answers with an event.
-    pub fn have_done(&self, work: impl FnOnce() -> Event + Send + 'static) -> io::Result<()> {
-        let events = self.party.events.clone();
-        spawn(move || events.say(work()))
-    }
-
     /// Events since the last call.
     pub fn events(&self) -> Vec<Event> {
         let _ = self.party.events.bell.read();

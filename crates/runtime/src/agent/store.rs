@@ -253,14 +253,13 @@ impl Store {
     }
 
     /// The same, sealed, as other nodes get and keep it.
-    pub fn sealed_log(&self, name: &OsStr) -> io::Result<Vec<u8>> {
-        self.shelf.read(&note::log_of(name))
+    pub fn sealed_log(&self, name: &OsStr) -> io::Result<File> {
+        self.shelf.open(&note::log_of(name))
     }
 
     /// So many bytes are that.
     pub fn length_of_log(&self, name: &OsStr) -> io::Result<u64> {
-        let log = self.shelf.open(&note::log_of(name))?;
-        log.metadata().map(|about| about.len())
+        self.sealed_log(name)?.metadata().map(|about| about.len())
     }
 
     /// Opens the file for the next image of a rank, and writes the page of its note.

@@ -2,8 +2,6 @@
 //! datagrams to ranks and snapshots, words in the node memory, and files. The agent decides nothing here; see
 //! [`resurgo_protocol::coordinator`].
 
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::time::Instant;
 
@@ -18,7 +16,6 @@ use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, control};
 use super::in_transit::InTransit;
 use super::ranks::Rank;
 use super::suspend::Halt;
-use super::wave_logs::LogOfWave;
 use super::{Agent, Work};
 use crate::memory;
 use crate::note::Counts;
@@ -227,6 +224,16 @@ impl Agent {
                 Ok(())
             }
             Command::Probe { .. } | Command::InVain { .. } => self.mind_wait(&command),
+            others => self.have_carried_out(others),
+        }
+    }
+
+    /// Orders that concern all ranks. Logs may be long where they begin anew, and no rank runs then.
+    fn have_carried_out(&mut self, command: Command) -> io::Result<()> {
+        match command {
+            Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. } => {
+                self.meanwhile(move |work| work.carry_out(command))?
+            }
             others => self.work.carry_out(others),
         }
     }
@@ -253,49 +260,54 @@ impl Agent {
 
     /// Orders about what was in transit in waves.
     fn mind_transit(&mut self, command: Command) -> io::Result<()> {
-        let work = &mut self.work;
         let lost = |number, reason: String| Fact::TransitLost { number, reason };
         match command {
-            Command::TakeTransit { number } if work.job.nodes.is_some() => {
-                let ranks = work.ranks.len();
-                match work.memory.in_transit(ranks, number, |rank| work.is_here(rank)) {
-                    Ok(transit) => self.give_transit(number, &transit)?,
+            Command::TakeTransit { number } if self.work.job.nodes.is_some() => {
+                let taken = self.meanwhile(move |work| {
+                    let transit = work
+                        .memory
+                        .in_transit(work.ranks.len(), number, |rank| work.is_here(rank))?;
+                    io::Result::Ok(transit.encode(number))
+                })?;
+                match taken {
+                    Ok(bytes) => self.give_transit(number, &bytes),
                     Err(error) => self.report(lost(number, error.to_string())),
                 }
             }
             Command::TakeTransit { number } => {
-                let fact = match work.take_transit(number) {
+                let fact = match self.meanwhile(move |work| work.take_transit(number))? {
                     Ok(()) => Fact::TransitKnown { number },
                     Err(error) => lost(number, error.to_string()),
                 };
                 self.report(fact);
             }
-            Command::ReadTransit { number } => match work.read_transit(number) {
+            Command::ReadTransit { number } => match self.meanwhile(move |work| work.read_transit(number))? {
                 Ok(()) => self.report(Fact::TransitKnown { number }),
                 Err(error) => self.fetch_transit(number, &error),
             },
             Command::WriteTransit { number } => {
-                if let Err(error) = work.write_transit(number) {
+                if let Err(error) = self.meanwhile(move |work| work.write_transit(number))? {
                     let reason = error.to_string();
                     self.report(Fact::TransitNotWritten { number, reason });
                 }
             }
-            Command::PutTransit { number } => work.put_transit(number)?,
-            Command::ForgetTransit { before } => work.waves.transit.retain(|(number, _)| *number >= before),
-            Command::CollectTransit { keep } => work.store.iter().for_each(|store| store.remove_in_transit(&keep)),
+            Command::PutTransit { number } => self.meanwhile(move |work| work.put_transit(number))??,
+            Command::ForgetTransit { before } => self.work.waves.transit.retain(|(number, _)| *number >= before),
+            Command::CollectTransit { keep } => {
+                let store = self.work.store.iter();
+                store.for_each(|store| store.remove_in_transit(&keep));
+            }
             _ => {}
         }
         Ok(())
     }
 
     /// Sends the dispatcher what was in transit to ranks of this node, one of several.
-    fn give_transit(&mut self, number: u64, transit: &InTransit) -> io::Result<()> {
-        let bytes = transit.encode(number);
-        for (piece, is_last) in pieces(&bytes) {
+    fn give_transit(&mut self, number: u64, bytes: &[u8]) {
+        for (piece, is_last) in pieces(bytes) {
             let bytes = piece.to_vec();
             self.control.queue(&ToDispatcher::InTransit { number, is_last, bytes });
         }
-        Ok(())
     }
 
     /// Reports the state of these ranks, and with `traffic` the number of messages from them to each rank.
@@ -383,6 +395,8 @@ impl Work {
     fn empty_logs(&mut self) -> io::Result<()> {
         self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = false);
         self.waves.logs_since = 0;
+        let quiet = self.chores.void();
+        let _quiet = quiet.hold();
         let empty = || self.memory.reset(&self.job, self.ranks.len());
         match &mut self.net {
             Some(net) => net.empty(empty),
@@ -415,7 +429,7 @@ impl Work {
     }
 
     /// Per rank, the slot with the cursors of its image of this wave, where known.
-    fn slots_of_wave(&self, number: u64) -> io::Result<Vec<Option<usize>>> {
+    pub(super) fn slots_of_wave(&self, number: u64) -> io::Result<Vec<Option<usize>>> {
         let slots = self
             .ranks
             .iter()
@@ -432,30 +446,6 @@ impl Work {
         self.logs() && self.has_waves() && !self.is_hierarchical()
     }
 
-    /// Writes the log that the image of `rank`, in file `name`, needs. Returns the file if there is one; it may not be
-    /// on the disk yet.
-    pub(super) fn write_log_of_wave(&self, rank: usize, number: u64, name: &OsStr) -> io::Result<Option<File>> {
-        let Some(store) = self.store.as_ref().filter(|_| self.has_logs_of_waves()) else {
-            return Ok(None);
-        };
-        let log = self.memory.take_log(rank, &self.slots_of_wave(number)?)?;
-        store.logs().write(name, log.encode((rank, number))?).map(Some)
-    }
-
-    /// A life begins from this image, and its rank's log is not in the memory: reads it from the file beside the image.
-    pub(super) fn put_back_log(&mut self, rank: usize, number: u64) -> io::Result<()> {
-        let images = &self.ranks[rank].images;
-        if number == 0 || !images.lacks_log || !self.has_logs_of_waves() {
-            return Ok(());
-        }
-        let file = images.file(number).zip(self.store.as_ref());
-        let (file, store) = file.ok_or(io::ErrorKind::NotFound)?;
-        let log = LogOfWave::decode(&store.logs().read(&file.name)?, (rank, number))?;
-        self.memory.put_log(rank, &log)?;
-        self.ranks[rank].images.lacks_log = false;
-        Ok(())
-    }
-
     /// Logs begin anew with the parts that this wave needs. Parts that are not in the memory come back when lives
     /// begin.
     fn begin_logs_of_wave(&mut self, number: u64, only_files: bool) -> io::Result<()> {
@@ -463,6 +453,8 @@ impl Work {
         let is_in_memory = number >= self.waves.logs_since && !only_files;
         let has_log = |rank: &usize| is_in_memory && self.is_here(*rank) && !self.ranks[*rank].images.lacks_log;
         let own: Vec<usize> = (0..self.ranks.len()).filter(has_log).collect();
+        let quiet = self.chores.void();
+        let _quiet = quiet.hold();
         let (memory, job, ranks) = (&self.memory, &self.job, self.ranks.len());
         let begin = || {
             let logs = own.iter().map(|rank| memory.take_log(*rank, &slots));

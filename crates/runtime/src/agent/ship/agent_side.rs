@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_protocol::Fact;
@@ -130,10 +129,9 @@ impl Work {
         let store = self.store.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let (offer, file) = self.described(rank, image)?;
         let beside = match self.has_logs_beside() {
-            true => store.sealed_log(&image.name)?,
-            false => Vec::new(),
+            true => Some(store.sealed_log(&image.name)?),
+            false => None,
         };
-        let beside = Arc::new(beside);
         Ok(Parcel { offer, file, beside })
     }
 
@@ -360,8 +358,6 @@ impl Agent {
                     result,
                     defects,
                 } => self.rebuilt((rank, number), set, result, defects),
-                Event::LogTaken { rank, number, result } => self.log_taken(rank as usize, number, result),
-                Event::LogPut { rank, number, result } => self.log_put(rank, number, result)?,
                 Event::Fetched { rank, number, result } => self.fetched(rank, number, result)?,
             }
         }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_wire::replica::{Offer, What};
 
@@ -32,8 +32,8 @@ pub struct Contents {
 pub struct Parcel {
     pub offer: Offer,
     pub file: File,
-    /// Data that belongs to it and is not in its file.
-    pub beside: Arc<Vec<u8>>,
+    /// The file of the data that belongs to it, if there is any: it may be long.
+    pub beside: Option<File>,
 }
 
 /// A complete copy. The data beside it is in a file of its own.
@@ -160,7 +160,7 @@ impl Keeper {
         let held = self.held(what).ok_or(io::ErrorKind::NotFound)?;
         Ok(Parcel {
             file: self.open(&held)?,
-            beside: Arc::new(self.beside(what)?),
+            beside: self.open_beside(&held)?,
             offer: held.offer,
         })
     }

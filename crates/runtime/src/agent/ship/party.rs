@@ -37,18 +37,6 @@ pub enum Event {
         result: Result<Offer, String>,
         defects: Vec<(What, u32, String)>,
     },
-    /// What an image needs of its rank's log lies beside it, or cannot be had.
-    LogTaken {
-        rank: u32,
-        number: u64,
-        result: Result<(), String>,
-    },
-    /// That is in the memory again.
-    LogPut {
-        rank: u32,
-        number: u64,
-        result: Result<(), String>,
-    },
     /// A wanted image is here, or is not available.
     Fetched {
         rank: u32,

@@ -13,8 +13,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use resurgo_store::own_directory::Directory;
 
+use crate::background;
+
 /// What names of pieces of parity begin with until they are complete.
 pub const PIECE: &str = "piece";
+
+/// Bytes of a file in memory that are freed in no time.
+const LONG: u64 = 64 << 20;
+/// How much lower than the agent's priority that of a thread is which frees more.
+const NICE: i32 = 5;
 
 /// How a file in memory is seen from outside.
 fn seen_as(name: &OsStr) -> &'static CStr {
@@ -25,6 +32,14 @@ fn seen_as(name: &OsStr) -> &'static CStr {
         c"resurgo-log"
     } else {
         c"resurgo-image"
+    }
+}
+
+/// Closes a file in memory. The system frees a long one in tens of milliseconds, for which nobody waits.
+fn let_go(file: File) {
+    if file.metadata().is_ok_and(|about| about.len() > LONG) {
+        // Without a thread it is closed here.
+        let _ = background::spawn("shelf", NICE, move || drop(file));
     }
 }
 
@@ -117,7 +132,8 @@ impl Shelf {
                 let _ = directory.remove(name);
             }
             Shelf::Memory(files) => {
-                Shelf::files(files).remove(name);
+                let file = Shelf::files(files).remove(name);
+                file.into_iter().for_each(let_go);
             }
         }
     }

@@ -101,14 +101,16 @@ fn parcel(rank: u32, number: u64, length: u64) -> Parcel {
     Parcel {
         offer,
         file,
-        beside: Arc::default(),
+        beside: None,
     }
 }
 
 /// The same with so many bytes beside: the last ones of the file, from the end on.
 fn with_beside(mut parcel: Parcel, count: u64) -> Parcel {
     parcel.offer.beside = count;
-    parcel.beside = Arc::new(last(&parcel.file, count));
+    let file = File::from(memfd_create(c"beside", MFdFlags::MFD_CLOEXEC).unwrap());
+    file.write_all_at(&last(&parcel.file, count), 0).unwrap();
+    parcel.beside = Some(file);
     parcel
 }
 
@@ -443,7 +445,7 @@ fn nothing_is_sent_to_who_has_the_same_directory() {
     let mut bytes = vec![0; 90_000];
     with_more.file.read_exact_at(&mut bytes, 0).unwrap();
     std::fs::write(place.0.join("rank-2.image-8"), bytes).unwrap();
-    std::fs::write(place.0.join("rank-2.log-8"), with_more.beside.as_slice()).unwrap();
+    std::fs::write(place.0.join("rank-2.log-8"), last(&with_more.file, 7)).unwrap();
     own.ship(with_more, 1, &[proxy.address]).unwrap();
     assert_eq!(events(&partner, 1), [has_come(2, 8)]);
     assert_has(&partner, &offer);

@@ -49,11 +49,15 @@ pub fn give(
             at += length as u64;
         }
     }
-    for bytes in parcel.beside.chunks(MOST) {
+    let mut at = 0;
+    while let Some(beside) = parcel.beside.as_ref().filter(|_| at < parcel.offer.beside) {
         if !goes_on(stream.stream()) {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        stream.send(&Frame::Beside { bytes })?;
+        let mut bytes = vec![0; (parcel.offer.beside - at).min(MOST as u64) as usize];
+        beside.read_exact_at(&mut bytes, at)?;
+        stream.send(&Frame::Beside { bytes: &bytes })?;
+        at += bytes.len() as u64;
     }
     // A file that was overwritten meanwhile is not sent as the image.
     if !goes_on(stream.stream()) {
