@@ -68,11 +68,17 @@ impl Why {
 
     /// No wave has begun because of it.
     pub fn is_before(&self) -> bool {
-        match self {
-            Why::Absent | Why::Writing | Why::Filling | Why::Taking => true,
-            Why::Closed | Why::NotOpened | Why::Repeats | Why::NotRunning => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Why::Absent
+                | Why::Writing
+                | Why::Filling
+                | Why::Taking
+                | Why::Closed
+                | Why::NotOpened
+                | Why::Repeats
+                | Why::NotRunning
+        )
     }
 }
 
