@@ -24,7 +24,7 @@ fn seeds(mutation: Mutation) -> Range<u64> {
         | Mutation::ForgetPlaces
         | Mutation::CountPartOfPlace
         | Mutation::BeginBeforeFetched => 0..2_000,
-        Mutation::FetchOtherWave => 2_610..4_160,
+        Mutation::FetchOtherWave => 2_610..4_660,
         Mutation::CountUnvouched => 2_700..2_710,
         Mutation::TellAgain => 7_215..7_225,
         _ => 0..400,

@@ -82,10 +82,16 @@ pub(super) struct Agent {
     pub turn: Turn,
     pub in_turn: Vec<Rank>,
     pub outside: Vec<Rank>,
-    /// The last turn that a variant has drained too early, and the wave that it does not report.
+    pub broken: Broken,
+}
+
+/// What variants have done wrong.
+#[derive(Default)]
+pub(super) struct Broken {
+    /// The last turn that was drained too early, and the wave that is not reported.
     eager: Turn,
     pub deaf: u64,
-    /// Copies that a variant has reported before they existed.
+    /// Copies that were reported before they existed.
     promised: Vec<(Rank, u64)>,
 }
 
@@ -115,9 +121,7 @@ impl Agent {
             turn: Turn::default(),
             in_turn: Vec::new(),
             outside: Vec::new(),
-            eager: Turn::default(),
-            deaf: 0,
-            promised: Vec::new(),
+            broken: Broken::default(),
         }
     }
 
@@ -484,7 +488,7 @@ impl World {
         if matches!(datagram, ToAgent::Ready) {
             return self.is_ready(rank, life);
         }
-        if known.process != Some(process) || datagram.wave() == self.agent.deaf {
+        if known.process != Some(process) || datagram.wave() == self.agent.broken.deaf {
             self.lose(datagram);
             return Ok(());
         }
@@ -510,12 +514,15 @@ impl World {
                     self.all_words().for_each(|words| words.waves.over = number);
                 }
                 if self.is(Mutation::PromoteIncomplete) {
-                    if self.agent.promised.contains(&(rank, number)) {
+                    if self.agent.broken.promised.contains(&(rank, number)) {
                         return Ok(());
                     }
                     let mut others = std::mem::take(&mut self.agent.in_turn);
                     others.retain(|other| *other != rank);
-                    self.agent.promised.extend(others.iter().map(|other| (*other, number)));
+                    self.agent
+                        .broken
+                        .promised
+                        .extend(others.iter().map(|other| (*other, number)));
                     for other in others {
                         self.report_copy(other, number)?;
                     }
@@ -567,10 +574,10 @@ impl World {
     /// In a variant, when the first stands still.
     fn say_that_all_stand(&mut self, datagram: ToAgent) -> Result<(), Violation> {
         let turn = self.agent.turn;
-        if matches!(datagram, ToAgent::Noticed(_)) || self.agent.eager == turn || datagram.wave() != turn.wave {
+        if matches!(datagram, ToAgent::Noticed(_)) || self.agent.broken.eager == turn || datagram.wave() != turn.wave {
             return Ok(());
         }
-        self.agent.eager = turn;
+        self.agent.broken.eager = turn;
         let outside = std::mem::take(&mut self.agent.outside);
         for rank in outside {
             self.report(rank, ToAgent::Noticed(turn))?;

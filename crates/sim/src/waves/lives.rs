@@ -241,7 +241,7 @@ impl World {
         }
         self.agent.copies.remove(&(rank, number));
         if self.is(Mutation::LoseTwoWaves) && !self.agent.is_returning() {
-            self.agent.deaf = self.agent.coordinator.asked(rank);
+            self.agent.broken.deaf = self.agent.coordinator.asked(rank);
         }
         let lost = Fact::CopyLost {
             rank,

@@ -271,6 +271,12 @@ impl Peer {
     }
 
     fn hear(&mut self) -> Result<(), Trouble> {
+        self.hear_greeting()?;
+        self.hear_frames()
+    }
+
+    /// Answers the other node's proof, if this one has called.
+    fn hear_greeting(&mut self) -> Result<(), Trouble> {
         if let Stage::Calling(link, greeting) = &mut self.stage {
             let answer = match link.frame() {
                 Ok(None) => return Ok(()),
@@ -291,6 +297,10 @@ impl Peer {
                 self.begin(link)?;
             }
         }
+        Ok(())
+    }
+
+    fn hear_frames(&mut self) -> Result<(), Trouble> {
         let Stage::Open(link) = &mut self.stage else {
             return Ok(());
         };
