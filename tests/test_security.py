@@ -138,8 +138,8 @@ def test_a_forged_image_is_noticed(jobs, chain, program):
     """The image is whole, has the right name, rank and number, and belongs to the user. The older image is taken
     instead; if that is forged, too, the job ends."""
     chain.start(2, *program("heat"), *HEAT, options=["--checkpoint-every", "50ms"])
-    ready(chain.last)
-    time.sleep(0.5)
+    written = lambda: [event["rank"] for event in chain.last.events if event["event"] == "image_written"]
+    chain.last.reach(lambda: written().count(0) >= 2, what="two images of rank 0")
     assert chain.suspend()
     older, newest = sorted(chain.directory.glob("rank-0.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     from_another_kernel(newest)
