@@ -86,7 +86,7 @@ pub(super) struct Agent {
 }
 
 /// What variants have done wrong.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Broken {
     /// The last turn that was drained too early, and the wave that is not reported.
     eager: Turn,
