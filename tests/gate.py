@@ -11,7 +11,6 @@ two times more, one test at a time; what passes then is forgiven. Everything els
 
 import datetime
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -124,5 +123,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONPATH", str(TESTS))
     sys.exit(main(sys.argv[1:]))
