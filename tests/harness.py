@@ -262,6 +262,17 @@ def in_time(fact, what):
         raise Missed(f"not in time: {what}")
 
 
+class Absent(Missed):
+    """Something of a job is not there at this moment."""
+
+
+class Lives(dict):
+    """The running process of each rank: {rank: (pid, life)}. A rank without one is `Absent`."""
+
+    def __missing__(self, rank):
+        raise Absent(f"rank {rank} has no process at this moment; others: {dict(self)}")
+
+
 class Job:
     """A running job. Its output and its events go to files."""
 
@@ -297,8 +308,7 @@ class Job:
         return read_events(self.events_file) if self.events_file else []
 
     def lives(self):
-        """The running process of each rank: {rank: (pid, life)}."""
-        running = {}
+        running = Lives()
         for event in self.events:
             if event["event"] == "started":
                 running[event["rank"]] = (event["pid"], event["life"])
@@ -306,6 +316,17 @@ class Job:
                 if running.get(event["rank"], (0, 0))[1] == event["life"]:
                     del running[event["rank"]]
         return running
+
+    def of(self, kind, **fields):
+        """What has been said until now of this kind and with these fields."""
+        wanted = {"event": kind, **fields}
+        return [event for event in self.events if event.items() >= wanted.items()]
+
+    def newest(self, kind, timeout=30.0, **fields):
+        """The newest event of this kind and with these fields; the test waits for the first one."""
+        if not self.of(kind, **fields):
+            self.reach_event(kind, timeout, **fields)
+        return self.of(kind, **fields)[-1]
 
     def kill(self, ranks, number=signal.SIGKILL):
         """Signals the present processes of `ranks`; returns those that existed."""
@@ -339,14 +360,21 @@ class Job:
         self.notes.append(f"{time.monotonic() - self.started:8.3f} s: {what}")
 
     def until(self, condition, timeout=30.0, what="condition"):
-        """Waits until `condition()` is true; False when the job is over first. Tests that need it call `reach`."""
+        """Waits until `condition()` is true; False when the job is over first. Tests that need it call `reach`. A condition on
+        what is `Absent` is not true."""
+
+        def holds():
+            with contextlib.suppress(Absent):
+                return bool(condition())
+            return False
+
         timeout = patience(timeout)
         end = time.monotonic() + timeout
         self.before_blow = None
-        while not condition():
+        while not holds():
             if self.over():
                 self.note(f"the job was over before {what}")
-                return bool(condition())
+                return holds()
             if time.monotonic() > end:
                 raise Expired(f"waited {timeout} s for {what}\n{self.result(None).describe()}")
             time.sleep(0.002)
@@ -361,14 +389,7 @@ class Job:
         return self.until(lambda: any(event.items() >= wanted.items() for event in self.events[before:]), timeout, f"another {kind}")
 
     def until_event(self, kind, timeout=30.0, **fields):
-        return self.until(
-            lambda: any(
-                event["event"] == kind and all(event.get(name) == value for name, value in fields.items())
-                for event in self.events
-            ),
-            timeout,
-            f"{kind} {fields}",
-        )
+        return self.until(lambda: self.of(kind, **fields), timeout, f"{kind} {fields}")
 
     def reach(self, condition, timeout=30.0, what="condition"):
         """Waits until `condition()` is true, which must be before the job is over."""

@@ -174,14 +174,12 @@ comm.barrier()
 
 
 def logger_of(job, number=0):
-    started = [event for event in job.events if event["event"] == "event_logger_started" and event["logger"] == number]
-    return started[-1]["pid"]
+    return job.newest("event_logger_started", timeout=60, logger=number)["pid"]
 
 
 def kill_logger(job, number=0):
-    job.reach_event("event_logger_started", logger=number, timeout=60)
-    job.reach(lambda: job.lives())
     pid = logger_of(job, number)
+    job.reach(lambda: job.lives())
     assert job.mark.encode() in open(f"/proc/{pid}/environ", "rb").read()
     os.kill(pid, 9)
     return pid

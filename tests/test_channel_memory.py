@@ -53,9 +53,7 @@ def test_a_different_message_is_detected(jobs, program, variant, count):
 
 
 def memory_of(job, number=0):
-    job.reach_event("channel_memory_started", memory=number)
-    started = [event for event in job.events if event["event"] == "channel_memory_started"]
-    pid = next(event["pid"] for event in started if event["memory"] == number)
+    pid = job.newest("channel_memory_started", memory=number)["pid"]
     assert job.mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
     return pid
 

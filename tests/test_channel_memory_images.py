@@ -207,9 +207,7 @@ def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program
     job = jobs.start(2, *program("crash"), *LONG, options=memories(1))
     job.reach(lambda: len(job.lives()) == 2)
     time.sleep(0.3)
-    job.reach_event("channel_memory_started")
-    pid = next(event["pid"] for event in job.events if event["event"] == "channel_memory_started")
-    has_images_when_a_server_goes_on(job, pid, "a channel memory does not answer")
+    has_images_when_a_server_goes_on(job, job.newest("channel_memory_started")["pid"], "a channel memory does not answer")
 
 
 def test_images_on_request(jobs, program):

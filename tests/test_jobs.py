@@ -91,7 +91,7 @@ def test_a_wave_on_command(quiet, ask, protocol):
     assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
     assert ask("checkpoint", number)[0] == 0
     assert re.search(rf" {protocol} .* 0 +2 +\d", rows(ask("ps")[1])[number])
-    newest = [event["wave"] for event in job.events if event["event"] == "wave_complete"][-1]
+    newest = job.newest("wave_complete")["wave"]
     job.kill([0])
     job.reach_event("returned", wave=newest)
     assert quiet.end(job).restarts == 1

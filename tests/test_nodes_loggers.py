@@ -59,7 +59,7 @@ def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng, protocol)
         left = left or agents(job)
         os.kill(left.pop(rng.randrange(len(left))), signal.SIGKILL)
         job.reach(lambda losses=losses: told(job, "node_lost") == losses)
-        lost = str([event for event in job.events if event["event"] == "node_lost"][-1]["node"])
+        lost = str(job.newest("node_lost")["node"])
         there = {rank for rank in range(4) if node_of(job, rank, before) == lost}
         job.reach(lambda there=there, before=before: all(job.lives()[rank][1] > before[rank][1] for rank in there))
         assert all(job.lives()[rank] == before[rank] for rank in set(range(4)) - there)
@@ -195,7 +195,7 @@ def test_a_lost_logger_and_then_a_lost_node(jobs, program, protocol):
     """The journal has what the logger had."""
     job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2", *harness.MANY, *NODE], protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
-    os.kill(next(event["pid"] for event in job.events if event["event"] == "event_logger_started"), signal.SIGKILL)
+    os.kill(job.newest("event_logger_started")["pid"], signal.SIGKILL)
     job.reach(lambda: told(job, "event_logger_started") == 2)
     os.kill(agents(job)[0], signal.SIGKILL)
     job.reach(lambda: told(job, "started") == 6)
