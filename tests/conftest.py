@@ -2,6 +2,7 @@
 """Fixtures of the tests of whole programs. `pytest tests` runs the short ones, `pytest tests -m soak` the long ones."""
 
 import fcntl
+import fnmatch
 import json
 import linecache
 import os
@@ -65,10 +66,12 @@ def pytest_report_header(config):
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow") or item.get_closest_marker("perf") or not kept_for_the_gate(item):
             item.add_marker(pytest.mark.soak)
         if item.get_closest_marker("intel") and not harness.IMPI.is_dir():
             item.add_marker(pytest.mark.skip(reason="no Intel MPI; run scripts/setup.sh"))
+    if not any("::" in argument for argument in config.args):
+        for_nothing(items)
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         soak = [item for item in items if item.get_closest_marker("soak")]
         items[:] = [item for item in items if item not in soak]
@@ -77,6 +80,24 @@ def pytest_collection_modifyitems(config, items):
         others = cases_not_drawn(items, config.option.cases, config.option.seed)
         items[:] = [item for item in items if item not in others]
         config.hook.pytest_deselected(items=list(others))
+
+
+def kept_for_the_gate(item):
+    """Whether the mark `gate` of the test's function keeps this case, if it has that mark."""
+    mark = item.get_closest_marker("gate")
+    return mark is None or any(fnmatch.fnmatchcase(item.callspec.id, pattern) for pattern in mark.args)
+
+
+def for_nothing(items):
+    """Refuses patterns of the mark `gate` that fit no case: their functions would have fewer cases than was meant."""
+    cases = {}
+    for item in items:
+        if mark := item.get_closest_marker("gate"):
+            cases.setdefault((item.path.name, item.originalname, mark.args), []).append(item.callspec.id)
+    for (file, name, patterns), ids in cases.items():
+        for pattern in patterns:
+            if not fnmatch.filter(ids, pattern):
+                raise pytest.UsageError(f"{file}::{name}: no case fits {pattern!r} of its mark `gate`; there are {ids}")
 
 
 def cases_not_drawn(items, most, seed):

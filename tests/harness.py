@@ -273,6 +273,16 @@ class Lives(dict):
         raise Absent(f"rank {rank} has no process at this moment; others: {dict(self)}")
 
 
+class Present(list):
+    """What there is at this moment. What there is not is `Absent`."""
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except IndexError:
+            raise Absent(f"number {index} is not there at this moment; others: {list(self)}") from None
+
+
 class Job:
     """A running job. Its output and its events go to files."""
 

@@ -47,6 +47,7 @@ def test_ranks_recover_alone(jobs, program, rng, kills, name):
 
 @pytest.mark.parametrize("period", [None, "20ms"], ids=["without waves", "with waves"])
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
+@pytest.mark.gate("time-with waves", "random-without waves", "multiple-with waves")
 def test_programs_that_do_not_repeat(jobs, program, rng, variant, period):
     """A rank dies by itself once, and others are killed at random besides. In the end every message has come to its
     receiver."""

@@ -30,6 +30,7 @@ def memories(count):
 
 
 @pytest.mark.parametrize("name, count", WAYS)
+@pytest.mark.gate("master_worker-1", "heat-2", "rma_halo-1")
 def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -73,6 +74,7 @@ LOGGERS = ["--protocol", "causal", "--tolerate", "node", "--event-loggers", "2",
 
 @pytest.mark.parametrize("listens", ["[::1]:0", slow("[::]:0"), "0.0.0.0:0"])
 @pytest.mark.parametrize("servers", [[*memories(2), "--channel-memory"], LOGGERS], ids=["memories", "loggers"])
+@pytest.mark.gate("memories-?::1?*", "loggers-0.0.0.0*")
 def test_servers_listen_on_any_address(jobs, program, rng, servers, listens):
     """IPv6 too; ranks reach servers that listen on every address through the loopback."""
     if "::" in listens and not Path("/proc/net/if_inet6").exists():

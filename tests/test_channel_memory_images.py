@@ -52,6 +52,7 @@ def memories(count):
 
 
 @pytest.mark.parametrize("name, count", [*SOME[::2], *(slow(*one) for one in SOME[1::2])])
+@pytest.mark.gate("cg-1", "rma_halo-3", "mpiio-1")
 def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)

@@ -30,6 +30,7 @@ ENDS_THE_JOB = {(how, where) for how in ("exit0", "exit3", "_exit5") for where i
 
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("how", [slow(way) if way in LIKE_OTHERS else way for way in WAYS])
+@pytest.mark.gate("segv-*", "kill-*", "exit0-*")
 def test_one_rank_dies_once(jobs, program, plain, how, where):
     if (how, where) in ENDS_THE_JOB:
         pytest.skip("an end, not a crash")

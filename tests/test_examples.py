@@ -74,6 +74,7 @@ def survivors_answer(jobs, rng, command, begun, n, kills, lowest):
 
 
 @pytest.mark.parametrize("name, language", ALL)
+@pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python")
 def test_undisturbed(jobs, plain, example, name, language):
     command, _ = example(name, language)
     result = jobs.run(3, *command, options=["--ft"])
@@ -81,6 +82,7 @@ def test_undisturbed(jobs, plain, example, name, language):
 
 
 @pytest.mark.parametrize("name, language", ALL)
+@pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python")
 def test_ranks_are_lost(jobs, plain, example, rng, name, language):
     command, begun = example(name, language)
     n, kills = rng.randint(4, 6), rng.randint(1, 3)

@@ -139,6 +139,7 @@ if world.rank == 1:
 
 
 @pytest.mark.parametrize("kilobytes", [0, pytest.param(10, marks=pytest.mark.soak), 300])
+@pytest.mark.perf
 def test_what_is_deferred_arrives_soon_also_from_who_computes(jobs, kilobytes):
     """Small messages are buffered, and leave while the sender computes. Large ones stay with the sender until they have
     left."""
@@ -168,6 +169,7 @@ print("rank", world.rank, "has all", flush=True)
 """
 
 
+@pytest.mark.perf
 def test_who_computes_delays_no_wave(jobs):
     enough = jobs.directory / "enough"
     job = jobs.start(4, *python(COMPUTES), enough, protocol="group", options=[*MANY, *by_size(1)])
@@ -185,6 +187,7 @@ def test_who_computes_delays_no_wave(jobs):
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
+@pytest.mark.perf
 def test_groups_write_their_files_in_turn(jobs, program, at_once):
     """A group begins to write when fewer than `at_once` of the groups before it are still writing."""
     directory = jobs.directory / "images"

@@ -35,6 +35,7 @@ SOME = ["cg", "master_worker", "rma_halo", "mpiio", "futures_pi.py", *map(slow, 
 
 
 @pytest.mark.parametrize("name", SOME)
+@pytest.mark.gate("master_worker", "rma_halo", "mpiio")
 def test_random_kills(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -70,6 +71,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program):
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+@pytest.mark.gate("two", "all")
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "100000")
 

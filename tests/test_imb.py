@@ -48,6 +48,7 @@ def shape(text):
 @pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", SHORT)
+@pytest.mark.gate("IMB-MPI1-mpich-*", "IMB-NBC-intel-*", "IMB-RMA-mpich-*")
 def test_undisturbed(jobs, name, library, protocol):
     env = harness.environment(**LIBRARIES[library])
     result = jobs.run(2, *command(name, 2), protocol=protocol, env=env).ok()
@@ -77,6 +78,7 @@ KILLED = {"IMB-MPI1": ["-msglog", "3:10", "PingPong", "Exchange", "Allreduce", "
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", KILLED)
+@pytest.mark.gate("IMB-MPI1-intel", "IMB-NBC-mpich", "IMB-RMA-intel")
 def test_rank_0_is_killed(jobs, name, library):
     env = harness.environment(**LIBRARIES[library])
     calm = jobs.calm(2, *command(name, 2, *KILLED[name]), env=env)

@@ -16,6 +16,7 @@ PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
 
 @pytest.mark.parametrize("size", [slow(2), 4])
 @pytest.mark.parametrize("name", SOME)
+@pytest.mark.gate("heat-4", "master_worker-4", "messages-4")
 def test_random_kills(jobs, program, rng, kills, name, size):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, size)

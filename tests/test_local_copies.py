@@ -63,6 +63,7 @@ def after_failure(result):
 @pytest.mark.parametrize("name", ["heat", slow("cg"), slow("transpose"), slow("ft")])
 @pytest.mark.parametrize("protocol", ["pessimistic", "channel-memory", "auto", "group",
                                       *map(slow, ("causal", "blocking", "chandy-lamport", "hierarchical"))])
+@pytest.mark.gate("pessimistic-*", "auto-*")
 def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -93,6 +94,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
 
 @pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), slow("off", "process"), slow("off", "process and copy")])
 @with_waves
+@pytest.mark.gate("blocking-*", "hierarchical-*")
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are lost, as with a node."""
     command = seconds_of_crash(program, protocol)
@@ -216,6 +218,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
 
 
 @with_waves
+@pytest.mark.gate("blocking", "hierarchical")
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
     command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)

@@ -87,6 +87,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, way):
     input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe", way)
 
 
+@pytest.mark.perf
 def test_images_keep_graphs_small(jobs, program):
     """Without event loggers nothing else does."""
     file = jobs.directory / "stats"

@@ -223,6 +223,7 @@ def test_input_and_signals_reach_ranks(jobs, program):
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic", "blocking", "auto", *map(slow, ["causal", "channel-memory", "chandy-lamport", "group", "hierarchical"])])
+@pytest.mark.gate("none", "auto")
 def test_programs_print_the_same_as_on_one_node(jobs, program, protocol):
     for name in ("heat", "messages", "comm_churn"):
         entry, command = BY_NAME[name], program(name)
@@ -235,6 +236,7 @@ def test_programs_print_the_same_as_on_one_node(jobs, program, protocol):
 
 @pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "auto"])
 @pytest.mark.parametrize("name", ["heat", "master_worker"])
+@pytest.mark.gate("heat-blocking", "master_worker-pessimistic", "heat-auto")
 def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -263,7 +265,7 @@ def test_random_kills_with_images(jobs, program, rng, kills, protocol):
 def agents(job):
     """The processes of agents, in the order in which they were started. What one has just forked looks like it for a moment."""
     found = {pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited")}
-    return sorted(pid for pid in found if harness.parent_of(pid) not in found)
+    return harness.Present(sorted(pid for pid in found if harness.parent_of(pid) not in found))
 
 
 def spread(job, size):
@@ -323,6 +325,7 @@ TOLERANT = ["--tolerate", "node"]
 
 
 @pytest.mark.parametrize("protocol, options", [("channel-memory", []), ("pessimistic", TOLERANT), ("causal", TOLERANT)])
+@pytest.mark.gate("channel-memory-*", "causal-*")
 def test_ranks_speak_to_servers_through_tunnels(jobs, program, protocol, options, rng):
     """Ranks and a node are killed while what they say to event loggers or channel memories is encrypted."""
     entry, command = BY_NAME["heat"], program("heat")
@@ -394,6 +397,7 @@ def test_ranks_look_at_the_lease_themselves(jobs):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("protocol", ["blocking", "auto"])
+@pytest.mark.gate("blocking-9", "auto-19")
 def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
     """Its agent is killed, or stands still for longer than its lease."""
     job, result_after = on_three(jobs, program, protocol)

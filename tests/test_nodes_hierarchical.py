@@ -79,6 +79,7 @@ def test_a_group_whose_images_are_all_lost_ends_the_job(jobs, program):
 
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
+@pytest.mark.gate("begin-master_worker", "images-cg")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images):
     lose(jobs, program, rng, kills, name, "hierarchical", 3, [*NODE, *images])
 

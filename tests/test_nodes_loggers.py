@@ -88,6 +88,7 @@ def with_images(jobs, program, logging):
 
 
 @pytest.mark.parametrize("logging", LOGGERS, ids=" ".join)
+@pytest.mark.gate("pessimistic 1", "causal 0 *")
 def test_ranks_of_a_lost_node_go_on_from_images(jobs, program, logging):
     """One node after the other; what the first had is copied again meanwhile."""
     job = with_images(jobs, program, logging)
@@ -139,6 +140,7 @@ def test_a_rank_whose_images_are_all_lost_ends_the_job(jobs, program, logging):
 
 
 @pytest.mark.parametrize("protocol, steps", [("pessimistic", "6000"), ("causal", "20000")])
+@pytest.mark.perf
 def test_images_on_two_nodes_shorten_logs(jobs, program, protocol, steps):
     def kept(*options):
         """Of the bytes that have been sent, the part that logs hold in the end."""
@@ -155,6 +157,7 @@ def test_images_on_two_nodes_shorten_logs(jobs, program, protocol, steps):
 
 @pytest.mark.parametrize("name, images", [("master_worker", []), slow("cg", []), ("cg", every("100ms")), slow("master_worker", every("100ms"))])
 @pytest.mark.parametrize("logging", LOGGERS, ids=" ".join)
+@pytest.mark.gate("pessimistic 1-master_worker-*", "causal 0 *-master_worker-*", "causal 1-cg-*", "causal 2 *-cg-*")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images, logging):
     protocol, loggers, *reduction = logging
     lose(jobs, program, rng, kills, name, protocol, 3, [*NODE, "--event-loggers", loggers, *reduction, *images])

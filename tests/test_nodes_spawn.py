@@ -77,6 +77,7 @@ TOLERANT = {
     (how, moment) if moment == "while" or how == "causal" else slow(how, moment)
     for how in TOLERANT for moment in ("before", "while", "after")
 ])
+@pytest.mark.gate("memories-while", "images-while", "causal-after")
 def test_nodes_of_spawned_ranks_are_lost(jobs, program, rng, how, moment):
     """Nodes with parents, with children and with both. Each spawn is carried out once, whoever repeats it."""
     protocol, options = TOLERANT[how]

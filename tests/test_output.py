@@ -77,6 +77,7 @@ def test_as_plain_mpich(jobs, program, plain):
 
 @pytest.mark.parametrize("how", ["file", "pipe"])
 @pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.gate("1-pipe", "3-file")
 def test_kills_while_reading_and_writing(jobs, program, rng, kills, how, size):
     command = program("output") + ["400", "1000"]
     calm = feed(jobs, size, command, TEXT, how).wait().ok()

@@ -22,6 +22,7 @@ def by(policy, period="60ms"):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", [slow("cg"), "master_worker"])
+@pytest.mark.gate("master_worker-round-robin", "master_worker-most-log")
 def test_random_kills(jobs, program, rng, kills, name, policy):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -29,6 +30,7 @@ def test_random_kills(jobs, program, rng, kills, name, policy):
     assert policy == "daly" or result.of("checkpointed"), result.describe()
 
 
+@pytest.mark.perf
 def test_daly_chooses_the_time_between_images(jobs, program):
     """The first images come after a second. Failures are rare, so the next ones are further apart than the least."""
     job = ring(jobs, program, 2, "started", options=[*MANY, *by("daly"), "--mtbf", "20s"])
@@ -46,6 +48,7 @@ def test_daly_chooses_the_time_between_images(jobs, program):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.gate("periodic", "random,seed=3")
 def test_kills_while_files_are_written(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
@@ -228,6 +231,7 @@ def test_by_the_environment(jobs, program):
 
 
 @pytest.mark.parametrize("protocol", ["pessimistic", slow("auto")])
+@pytest.mark.perf
 def test_images_take_their_share_on_a_loaded_machine(jobs, program, protocol):
     """Others want the processors, and images take long: without a share a job does little else."""
     command = [*program("cg"), "512", "150"]

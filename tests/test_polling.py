@@ -7,6 +7,7 @@ from harness import in_time
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic", "channel-memory"])
+@pytest.mark.perf
 def test_calls_that_find_nothing(jobs, program, protocol):
     """A call takes at most as long as the work between two calls, however often it is made; here twice that, for slow
     machines."""

@@ -60,6 +60,7 @@ def test_as_under_plain_mpich(jobs, program):
         ("causal", ["--reduction", "logon", "--event-loggers", "2", "--clock-spread", "piggyback", *every("50ms")]),
     ],
 )
+@pytest.mark.gate("pessimistic-*", "causal-options2")
 def test_when_a_node_may_be_lost(jobs, program, rng, kills, protocol, options):
     command = program("spawn")
     calm = calm_run(jobs, command, 2)

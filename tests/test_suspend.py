@@ -191,6 +191,7 @@ def ready(job):
         ("master_worker", "hierarchical"),
     ],
 )
+@pytest.mark.gate("heat-*", "master_worker-hierarchical")
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]

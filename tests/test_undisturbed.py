@@ -34,6 +34,7 @@ def compare(jobs, plain, entry, size, command, protocol, options=()):
 
 @pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("entry, size", QUICK, ids=lambda value: str(value))
+@pytest.mark.gate("hello-1-*", "hello-16-*", "*-4-*")
 def test_same_answer_as_plain_mpich(jobs, program, plain, entry, size, protocol):
     compare(jobs, plain, entry, size, program(entry.name), protocol)
 

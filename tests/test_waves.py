@@ -73,6 +73,7 @@ def start(jobs, protocol, size, *command, period=None, **more):
 
 
 @pytest.mark.parametrize("name", SOME)
+@pytest.mark.gate("blocking-master_worker", "chandy-lamport-rma_halo", "blocking-futures_pi.py")
 def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -92,6 +93,7 @@ def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
 
 @with_group
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
+@pytest.mark.gate("cg-blocking", "master_worker-chandy-lamport", "cg-group")
 def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 3)
@@ -280,6 +282,7 @@ def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
+@pytest.mark.gate("blocking-multiple", "chandy-lamport-random", "chandy-lamport-threads")
 def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
     """They die by themselves once, and are killed at random besides; in the end every message has come to its
     receiver."""
@@ -294,6 +297,7 @@ def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
+@pytest.mark.gate("blocking-two", "blocking-all", "chandy-lamport-one")
 def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     """Ranks are killed again on the way back."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
@@ -377,6 +381,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
 
 @with_group
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
+@pytest.mark.gate("one wave-blocking", "many-chandy-lamport", "many-group")
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     """All begin again, or go on from a later wave. Ranks that are standing still for the next one go on."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
@@ -557,6 +562,7 @@ world.barrier()
 
 @pytest.mark.parametrize("kept", ["asleep", "in files"])
 @pytest.mark.parametrize("kilobytes", [slow(1), 100, slow(3000)])
+@pytest.mark.perf
 def test_who_computes_delays_no_wave_and_receives_what_was_in_transit(jobs, rng, kilobytes, kept):
     """A rank is copied while it computes without MPI calls. Messages that had been sent to it and that nobody had
     received are delivered after the return, even if they are more than a channel holds."""
