@@ -14,8 +14,9 @@ struct Region {
 
 static MR_FID: FidOps = Ops::new([Call(close as *const ()), OK, OK, NO, NO, NO]);
 
-/// Registers memory, but refuses memory that others may write. An MPI library that registers a window then serves it
-/// with active messages. Those also cover accumulates and atomics, and cost no acknowledgement per put.
+/// Registers memory, but refuses memory that others may both read and write. An MPI library that registers a window
+/// then serves it with active messages. Those also cover accumulates and atomics, and cost no acknowledgement per put.
+/// Memory that others may only write is that of a receive: MPICH has no other way for it, and ignores a refusal.
 unsafe fn register(
     domain: *mut Fid,
     start: *const c_void,
@@ -25,7 +26,7 @@ unsafe fn register(
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int {
-    if access & FI_REMOTE_WRITE != 0 {
+    if access & (FI_REMOTE_READ | FI_REMOTE_WRITE) == FI_REMOTE_READ | FI_REMOTE_WRITE {
         return -FI_ENOSYS;
     }
     // SAFETY: memory is registered with an open domain, whose fid is its first field.
