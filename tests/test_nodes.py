@@ -371,28 +371,71 @@ def test_the_largest_logs_of_all_nodes_are_found(jobs, program):
     assert len({event["rank"] for event in result.of("checkpointed")}) > 1, result.describe()
 
 
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 def test_ranks_look_at_the_lease_themselves(jobs):
-    """Nobody is there who could end a rank whose node has no lease any more: launcher and agent stand still."""
+    """Nobody is there who could stop a rank whose node has no lease: launcher and agent stand still. It goes on with them."""
     send = (
-        "import time\nfrom mpi4py import MPI\nwhile True:\n    if MPI.COMM_WORLD.rank: MPI.COMM_WORLD.send(b'more', 0)\n"
-        "    else: print(MPI.COMM_WORLD.recv(), flush=True)\n    time.sleep(0.01)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom mpi4py import MPI\nsent = 0\nwhile True:\n"
+        "    if MPI.COMM_WORLD.rank:\n        MPI.COMM_WORLD.send(b'more', 0)\n        sent += 1\n"
+        "        Path(sys.argv[1]).write_text(f'{sent}.')\n"
+        "    else: MPI.COMM_WORLD.recv()\n    time.sleep(0.01)\n"
     )
-    options = ["--nodes", "2", "--lease", "2s"]
-    job = jobs.start(2, harness.PYTHON, "-c", send, options=options, protocol="none")
-    job.reach(lambda: b"more" in job.out.read_bytes())
-    pid, _ = job.lives()[1]
+    file = jobs.directory / "sent"
+    job = jobs.start(2, harness.PYTHON, "-c", send, file, options=["--nodes", "2", "--lease", "2s"], protocol="none")
+    job.reach(file.exists)
     standing = [agents(job)[1], job.process.pid]
     for process in standing:
         os.kill(process, signal.SIGSTOP)
 
-    def has_ended():
-        status = Path(f"/proc/{pid}/stat").read_text()
-        return status.rsplit(")", 1)[1].split()[0] == "Z"
+    def sends_nothing():
+        before = file.read_text()
+        time.sleep(1)
+        return before.endswith(".") and file.read_text() == before
 
-    job.reach(has_ended)
-    job.process.kill()
-    os.kill(standing[0], signal.SIGCONT)
-    job.process.wait(10)
+    job.reach(sends_nothing)
+    before = file.read_text()
+    for process in standing:
+        os.kill(process, signal.SIGCONT)
+    job.reach(lambda: file.read_text() not in ("", before))
+    job.process.terminate()
+    assert not job.wait(20).of("node_lost")
+
+
+@pytest.mark.parametrize("protocol", ["none", "blocking", "pessimistic", slow("auto"), slow("channel-memory"), slow("chandy-lamport")])
+def test_ranks_wait_for_a_launcher_that_stands_still(jobs, program, protocol):
+    """Those of other nodes stop when their lease is over, and go on when the launcher does: nothing is lost."""
+    options = ["--nodes", "3", "-ppn", "2", "--lease", "1s"]
+    images = every("100ms") if protocol != "none" else []
+    job = jobs.start(6, *program("heat"), "256", "256", "3000", options=[*options, *images], protocol=protocol)
+    job.reach(lambda: len(job.lives()) == 6)
+    if images:
+        job.reach_event("checkpointed" if protocol in ("pessimistic", "channel-memory") else "wave_complete")
+    ranks = [job.lives()[rank][0] for rank in range(2, 6)]
+    for _ in range(2):
+        os.kill(job.process.pid, signal.SIGSTOP)
+        job.reach(lambda: all(state_of(pid) == "T" for pid in ranks))
+        os.kill(job.process.pid, signal.SIGCONT)
+        job.reach(lambda: all(state_of(pid) != "T" for pid in ranks))
+    result = job.wait().ok()
+    assert not result.of("node_lost") and not result.of("failed"), result.describe()
+    assert result.out == jobs.calm(6, *program("heat"), "256", "256", "3000").out
+
+
+def test_ranks_that_have_stood_still_for_long_end(jobs, program):
+    """The launcher comes back too late."""
+    options = ["--nodes", "2", "--lease", "1s", "--hold", "500ms", *every("100ms")]
+    job = jobs.start(4, *program("heat"), "256", "256", "3000", options=options, protocol="blocking")
+    job.reach_event("wave_complete")
+    agent = agents(job)[1]
+    os.kill(job.process.pid, signal.SIGSTOP)
+    job.reach(lambda: not Path(f"/proc/{agent}").exists() or state_of(agent) == "Z")
+    os.kill(job.process.pid, signal.SIGCONT)
+    result = job.wait().ok()
+    assert result.of("node_lost") and result.of("returned"), result.describe()
+    assert result.out == jobs.calm(4, *program("heat"), "256", "256", "3000").out
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

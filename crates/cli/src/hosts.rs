@@ -95,6 +95,7 @@ pub fn cluster(
         launcher_file: asked.launcher_file.clone(),
         of_rank,
         lease: asked.lease,
+        hold: asked.hold,
         is_encrypted: asked.is_encrypted,
         files: Vec::new(),
     }))
@@ -217,6 +218,7 @@ fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Re
         of_rank: Vec::new(),
         is_encrypted: asked.is_encrypted,
         lease: asked.lease,
+        hold: asked.hold,
         files: Vec::new(),
     })
 }

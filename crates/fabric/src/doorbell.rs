@@ -48,9 +48,7 @@ pub fn wake(node: &Node, rank: usize) {
 
 /// `rank` is on another node. Tells the mover there that it has news.
 fn wake_mover(node: &Node, rank: usize) {
-    if !node.is_valid() {
-        end_at_once();
-    }
+    wait_for_lease(node);
     let (news, bit) = (node.news(rank / 64), 1u64 << (rank % 64));
     if news.load(Ordering::Relaxed) & bit == 0 {
         news.fetch_or(bit, Ordering::SeqCst);
@@ -88,12 +86,21 @@ fn wake_at_sockets(node: &Node, rank: usize) {
     };
 }
 
-/// The job has gone on without this node, and another process is this rank: nothing may leave this one any more.
+/// Returns when this node's agent has its lease. Without it the job may go on elsewhere, and another process may be this
+/// rank: nothing leaves this one. The agent has the lease again, or it ends this process.
+#[inline]
+pub fn wait_for_lease(node: &Node) {
+    if !node.is_valid() {
+        stand_still(node);
+    }
+}
+
 #[cold]
-pub fn end_at_once() -> ! {
-    loop {
-        // SAFETY: about the calling process only.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+fn stand_still(node: &Node) {
+    let pause = crate::clock::timespec(5_000_000);
+    while !node.is_valid() {
+        // SAFETY: reads the time.
+        unsafe { libc::nanosleep(&raw const pause, std::ptr::null_mut()) };
     }
 }
 

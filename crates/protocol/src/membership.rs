@@ -2,10 +2,12 @@
 //!
 //! An agent sends a heartbeat every [`Timing::heartbeat`], with a number; the dispatcher answers each with that number.
 //! The agent holds a *lease*: it begins when the last heartbeat *that has been answered* was sent, by the agent's own
-//! clock. When it has run out, the agent ends all its ranks and itself. The dispatcher counts from its last message of
-//! the node, by its own clock. It waits for a lease and a margin, and then the node is dead. A heartbeat arrives after
-//! it was sent, so the lease of a dead node has run out. Clocks' rates may differ by less than the margin. No moment
-//! crosses from one node to another. The lease begins with the job: an agent that waits for that has nothing to end.
+//! clock. When it has run out, the agent stops all its ranks. They go on when an answer comes to a heartbeat that was
+//! sent less than a lease ago: then the dispatcher has not given up the node. Without one the agent ends its ranks and
+//! itself after [`Timing::hold`]. The dispatcher counts from its last message of the node, by its own clock. It waits
+//! for a lease and a margin, and then the node is dead. A heartbeat arrives after it was sent, so the lease of a dead
+//! node has run out. Clocks' rates may differ by less than the margin. No moment crosses from one node to another. The
+//! lease begins with the job: an agent that waits for that has nothing to stop.
 //!
 //! A node's lives are numbered: the *epoch*, from 1. Messages of an older epoch are refused, and no new life begins
 //! before the one before it has ended for sure.
@@ -28,11 +30,16 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// Silence after which a node gets no new work.
     pub suspect: Duration,
-    /// Without an answer for so long an agent ends its ranks.
+    /// Without an answer for so long an agent stops its ranks.
     pub lease: Duration,
-    /// What clocks may differ in a lease, and the time that an agent takes to end its ranks.
+    /// What clocks may differ in a lease, and the time that an agent takes to stop its ranks.
     pub margin: Duration,
+    /// Ranks that have been stopped for so long are ended.
+    pub hold: Duration,
 }
+
+/// How long ranks stand still before they are ended, unless the user says something else.
+pub const HOLD: Duration = Duration::from_secs(60);
 
 impl Timing {
     /// That of a lease. Loaded machines are silent for 0.3 s now and then: a lease below 1 s is for tests.
@@ -42,6 +49,7 @@ impl Timing {
             suspect: Duration::from_secs(1).min(lease / 2),
             lease,
             margin: Duration::from_millis(500).max(lease / 3),
+            hold: HOLD,
         }
     }
 }
@@ -239,6 +247,10 @@ impl Membership {
 pub enum Duty {
     /// It sends a heartbeat with this number.
     Beat { number: u64 },
+    /// The lease has run out: it stops its ranks.
+    Hold,
+    /// The lease lasts again: its ranks go on.
+    GoOn,
     /// It ends its ranks, and then itself. From now on it gets no other duty.
     End,
 }
@@ -253,6 +265,8 @@ pub struct Lease {
     until: Duration,
     beat: Duration,
     has_begun: bool,
+    /// The ranks are stopped.
+    is_held: bool,
     is_over: bool,
 }
 
@@ -267,6 +281,7 @@ impl Lease {
             until: asked + timing.lease,
             beat: asked + timing.heartbeat,
             has_begun: true,
+            is_held: false,
             is_over: false,
         }
     }
@@ -290,9 +305,14 @@ impl Lease {
         self.has_begun && now >= self.until
     }
 
-    /// The dispatcher has answered the heartbeat. Answers after the end change nothing.
+    fn has_held_for_long(&self, now: Duration) -> bool {
+        self.has_begun && now >= self.until + self.timing.hold
+    }
+
+    /// The dispatcher has answered the heartbeat: it will wait for a lease from then on, or longer. Answers after the
+    /// end change nothing.
     pub fn answered(&mut self, number: u64, now: Duration) {
-        self.is_over |= self.is_late(now);
+        self.is_over |= self.has_held_for_long(now);
         let answered = number.saturating_sub(self.answered) as usize;
         if self.is_over || answered == 0 || answered > self.sent.len() {
             return;
@@ -315,9 +335,13 @@ impl Lease {
 
     /// The duty at `now`.
     pub fn poll(&mut self, now: Duration) -> Option<Duty> {
-        self.is_over |= self.is_late(now);
+        self.is_over |= self.has_held_for_long(now);
         if self.is_over {
             return Some(Duty::End);
+        }
+        let is_late = self.is_late(now);
+        if std::mem::replace(&mut self.is_held, is_late) != is_late {
+            return Some(if is_late { Duty::Hold } else { Duty::GoOn });
         }
         if now < self.beat {
             return None;
@@ -330,13 +354,14 @@ impl Lease {
 
     /// When [`Lease::poll`] has the next duty.
     pub fn due(&self) -> Duration {
-        match self.has_begun {
-            true => self.until.min(self.beat),
-            false => self.beat,
+        match (self.has_begun, self.is_held) {
+            (false, _) => self.beat,
+            (true, false) => self.until.min(self.beat),
+            (true, true) => (self.until + self.timing.hold).min(self.beat),
         }
     }
 
-    /// Until when ranks may send to other nodes, by this node's clock. An agent that stands still cannot end them, so
+    /// Until when ranks may send to other nodes, by this node's clock. An agent that stands still cannot stop them, so
     /// they check it themselves.
     pub fn until(&self) -> Duration {
         match self.is_over {

@@ -161,7 +161,7 @@ impl Source {
 /// The agent of a job.
 struct Agent {
     control: Connection,
-    /// Messages that came while the agent kept nothing but its lease.
+    /// Messages that came while the agent kept nothing but its lease, or had none.
     deferred: VecDeque<ToAgent>,
     /// On another node than the dispatcher's: the other connections to it.
     guest: Option<Guest>,
@@ -179,6 +179,8 @@ struct Agent {
     ending: Option<Instant>,
     /// The user has stopped the ranks (SIGTSTP).
     paused: bool,
+    /// They stand still because the lease has run out.
+    held: bool,
     /// The machine is about to be taken away, and the dispatcher knows it.
     preempted: notice::Notice,
     /// The program has come to its end.
@@ -289,6 +291,9 @@ impl Agent {
                 }
             }
             self.keep_up()?;
+            if !self.held && !self.deferred.is_empty() && self.obey_all(Vec::new())? {
+                return Ok(());
+            }
             self.collect_ended()?;
             self.look_for_notice()?;
             self.tick()?;
@@ -329,7 +334,41 @@ impl Agent {
         }
         let kept = guest.keep_up(&mut self.control);
         self.work.memory.set_valid_until(guest.until())?;
-        kept
+        kept.map(|held| held.into_iter().for_each(|held| self.hold(held)))
+    }
+
+    /// The lease has run out (`held`): ranks, their images and servers of this node stand still, and no image leaves it.
+    /// Or it lasts again, and they go on.
+    fn hold(&mut self, held: bool) {
+        if std::mem::replace(&mut self.held, held) == held {
+            return;
+        }
+        if let Some(copies) = &self.work.copies {
+            copies.shipping.hold(held);
+        }
+        match held {
+            true => {
+                self.signal_all(Signal::SIGSTOP);
+                children::signal_all(Signal::SIGSTOP);
+            }
+            false => {
+                children::signal_all(Signal::SIGCONT);
+                match self.paused {
+                    true => self.signal_all(Signal::SIGTSTP),
+                    false => self.go_on(),
+                }
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.signal_all(Signal::SIGCONT);
+        self.work.ranks.iter_mut().for_each(|rank| rank.goes_on());
+    }
+
+    /// Ranks stand still, and no time that they take counts.
+    fn stands_still(&self) -> bool {
+        self.paused || self.held
     }
 
     fn watch_control(&mut self) -> io::Result<()> {
@@ -356,11 +395,23 @@ impl Agent {
 
     /// Carries out all messages and keeps the lease meanwhile: starting many ranks takes long. Returns whether the
     /// dispatcher has gone.
-    fn obey_all(&mut self, messages: Vec<ToAgent>) -> io::Result<bool> {
-        let (mut messages, mut has_gone) = (VecDeque::from(messages), false);
+    fn obey_all(&mut self, new: Vec<ToAgent>) -> io::Result<bool> {
+        self.keep_up()?;
+        let (mut messages, mut has_gone) = (VecDeque::new(), false);
+        if !self.held {
+            messages.append(&mut self.deferred);
+        }
+        messages.extend(new);
         while let Some(message) = messages.pop_front() {
-            self.obey(message)?;
-            messages.extend(self.deferred.drain(..));
+            match message {
+                ToAgent::Beat { .. } => self.obey(message)?,
+                // The node may have been given up since: only an answer tells.
+                message if self.held => self.deferred.push_back(message),
+                message => {
+                    self.obey(message)?;
+                    messages.append(&mut self.deferred);
+                }
+            }
             if self.guest.as_ref().is_some_and(Guest::is_due) {
                 self.keep_up()?;
                 let received = self.control.receive()?;
@@ -383,7 +434,8 @@ impl Agent {
         };
         let (mut memory, state) = (self.work.memory.again()?, &mut self.work);
         let (control, deferred, paused) = (&mut self.control, &mut self.deferred, self.paused);
-        std::thread::scope(|scope| {
+        let mut held = self.held;
+        let answer = std::thread::scope(|scope| {
             let (ends, end) = std::sync::mpsc::channel::<()>();
             let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
                 let answer = work(state);
@@ -394,7 +446,7 @@ impl Agent {
                 if paused {
                     guest.rests();
                 }
-                guest.keep_up(control)?;
+                held = guest.keep_up(control)?.unwrap_or(held);
                 for message in control.receive()?.messages {
                     match message {
                         ToAgent::Beat { number } => guest.answered(number),
@@ -404,7 +456,9 @@ impl Agent {
                 memory.set_valid_until(guest.until())?;
             }
             thread.join().map_err(|_| io::Error::other("a thread has failed"))
-        })
+        });
+        self.hold(held);
+        answer
     }
 
     fn obey(&mut self, message: ToAgent) -> io::Result<()> {
@@ -506,15 +560,17 @@ impl Agent {
 
     /// Sends it to all, and suspends the time limits of ranks while the user has stopped them.
     fn pass_on(&mut self, signal: Signal) {
-        self.signal_all(signal);
         match signal {
-            Signal::SIGTSTP => self.paused = true,
             Signal::SIGCONT => {
                 self.paused = false;
-                let ranks = self.work.ranks.iter_mut();
-                ranks.for_each(|rank| rank.goes_on());
+                if !self.held {
+                    self.go_on();
+                }
             }
-            _ => {}
+            signal => {
+                self.signal_all(signal);
+                self.paused |= signal == Signal::SIGTSTP;
+            }
         }
     }
 

@@ -78,6 +78,13 @@ pub fn kill_all(patience: Duration) -> usize {
     }
 }
 
+/// Sends a signal to every child.
+pub fn signal_all(signal: Signal) {
+    for child in list() {
+        let _ = kill(child, signal);
+    }
+}
+
 /// Kills and reaps every child but these.
 pub fn kill_others(but: &[u32], patience: Duration) {
     let deadline = Instant::now() + patience;

@@ -304,6 +304,9 @@ table! {
     "--lease" "TIME" "3s" Everywhere
         "how long a node may be silent before its ranks are taken for lost"
         Job(|options, value| lease(value).map(|lease| options.nodes.lease = lease));
+    "--hold" "TIME" "60s" Everywhere
+        "how long the ranks of a node that hears nothing stand still before they end"
+        Job(|options, value| parse_duration(value).map(|hold| options.nodes.hold = hold));
     "--encrypt" "" "" RunOrEnvironment
         "encrypt what nodes say to one another (TLS 1.3)"
         Job(|options, _| { options.nodes.is_encrypted = true; Ok(()) });

@@ -121,6 +121,8 @@ pub struct Nodes {
     pub launcher_file: Option<PathBuf>,
     /// How long a node may be silent.
     pub lease: Duration,
+    /// How long its ranks then stand still before they end.
+    pub hold: Duration,
     /// Whether nodes encrypt what they say to one another.
     pub is_encrypted: bool,
 }

@@ -295,8 +295,8 @@ impl Outgoing {
         let Stage::Given(socket, _) = &self.stage else {
             return Ok(());
         };
-        if !self.chunks.is_empty() && !node.is_valid() {
-            crate::doorbell::end_at_once();
+        if !self.chunks.is_empty() {
+            crate::doorbell::wait_for_lease(node);
         }
         while !self.chunks.is_empty() {
             let mut pieces = [libc::iovec {

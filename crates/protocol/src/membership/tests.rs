@@ -54,8 +54,9 @@ struct World {
     job: u64,
 }
 
-/// Among the answers on the link to the agent: the job.
+/// Among the answers on the link to the agent: the job, and that it is refused.
 const JOB: u64 = 0;
+const REFUSED: u64 = u64::MAX;
 
 impl Default for World {
     fn default() -> World {
@@ -81,8 +82,17 @@ struct Story {
     dead: Option<u64>,
     /// The agent has begun its job.
     begun: Option<u64>,
+    /// It has stopped its ranks, and they have gone on.
+    held: Vec<u64>,
+    went_on: Vec<u64>,
     /// It has ended its ranks.
     ended: Option<u64>,
+}
+
+impl Story {
+    fn is_undisturbed(&self) -> bool {
+        self.dead.is_none() && self.held.is_empty() && self.ended.is_none()
+    }
 }
 
 impl World {
@@ -94,6 +104,8 @@ impl World {
         let mut lease = Lease::waiting(timing, self.agent.shows(0));
         let (mut up, mut down) = (VecDeque::new(), VecDeque::new());
         let mut story = Story::default();
+        // The dispatcher's clock nearly stands still while it does.
+        let (mut own_clock, mut read) = (Duration::ZERO, self.dispatcher.shows(0));
         for now in (0..length).step_by(STEP as usize) {
             let arrives =
                 |link: &VecDeque<(u64, u64)>| !at(&self.held, now) && link.front().is_some_and(|(at, _)| *at <= now);
@@ -102,6 +114,7 @@ impl World {
                 while arrives(&down) {
                     match down.pop_front() {
                         Some((_, JOB)) => has_job = true,
+                        Some((_, REFUSED)) => lease.refused(),
                         answer => answer.into_iter().for_each(|(_, number)| lease.answered(number, clock)),
                     }
                 }
@@ -111,6 +124,11 @@ impl World {
                 let is_over = story.begun.is_none() || lease.until() <= clock;
                 assert!(story.dead.is_none() || is_over, "it was dead before {now}: {self:?}");
                 match lease.poll(clock) {
+                    Some(Duty::Hold) => story.held.push(now),
+                    Some(Duty::GoOn) => {
+                        assert!(story.dead.is_none(), "they go on at {now}, and it is dead: {self:?}");
+                        story.went_on.push(now);
+                    }
                     Some(Duty::End) => story.ended = Some(now),
                     Some(Duty::Beat { number }) if !at(&self.up_cut, now) => up.push_back((now + self.latency, number)),
                     _ => {}
@@ -119,7 +137,10 @@ impl World {
             if at(&self.paused, now) {
                 continue;
             }
-            let clock = self.dispatcher.shows(now);
+            let shown = self.dispatcher.shows(now);
+            own_clock += (shown - read).min(timing.lease / 2);
+            read = shown;
+            let clock = own_clock;
             if epoch.is_none() && now >= self.job {
                 epoch = membership.join(0, clock).ok();
                 if !at(&self.down_cut, now) {
@@ -129,8 +150,8 @@ impl World {
             while arrives(&up) {
                 let number = up.pop_front().map_or(0, |(_, number)| number);
                 let is_heard = epoch.is_none_or(|epoch| membership.heard(0, epoch, clock).is_ok());
-                if is_heard && !at(&self.down_cut, now) {
-                    down.push_back((now + self.latency, number));
+                if !at(&self.down_cut, now) {
+                    down.push_back((now + self.latency, if is_heard { number } else { REFUSED }));
                 }
             }
             membership.pass(clock);
@@ -154,7 +175,7 @@ impl World {
 #[test]
 fn a_node_that_is_heard_of_stays() {
     let story = World::default().run(20_000);
-    assert!(story.suspected.is_empty() && story.dead.is_none() && story.ended.is_none());
+    assert!(story.suspected.is_empty() && story.is_undisturbed());
 }
 
 #[test]
@@ -166,36 +187,42 @@ fn an_agent_that_stands_still_for_two_seconds_lives() {
     let story = world.run(20_000);
     assert_eq!((story.suspected.len(), story.back.len()), (1, 1));
     assert!((5_900..6_100).contains(&story.suspected[0]) && (7_000..7_100).contains(&story.back[0]));
-    assert!(story.dead.is_none() && story.ended.is_none());
+    assert!(story.is_undisturbed());
 }
 
 #[test]
-fn an_agent_that_stands_still_for_four_seconds_ends_its_ranks_when_it_goes_on() {
+fn an_agent_that_stands_still_for_four_seconds_ends_its_ranks_when_it_is_refused() {
     let world = World {
         stopped: once(5_000..9_100),
         ..World::default()
     };
     let story = world.run(20_000);
-    assert_eq!(story.ended, Some(9_100));
+    assert_eq!(story.held, [9_100]);
+    assert!(story.went_on.is_empty() && story.ended.is_some_and(|ended| ended < 9_200));
     assert!(story.dead.is_some_and(|dead| (8_900..9_100).contains(&dead)));
 }
 
 #[test]
-fn a_link_that_is_cut_both_ways_ends_the_ranks_before_the_node_is_dead() {
+fn a_link_that_is_cut_both_ways_stops_the_ranks_before_the_node_is_dead() {
     let cut = once(5_000..u64::MAX);
     let world = World {
         up_cut: cut.clone(),
         down_cut: cut,
         ..World::default()
     };
-    let story = world.run(20_000);
-    let (ended, dead) = (
-        story.ended.expect("the lease runs out"),
-        story.dead.expect("it is silent"),
+    let story = world.run(80_000);
+    let dead = story.dead.expect("it is silent");
+    assert!(
+        story.held.len() == 1 && (7_800..8_000).contains(&story.held[0]),
+        "{story:?}"
     );
-    assert!((7_800..8_000).contains(&ended), "{ended}");
     assert!((8_800..9_000).contains(&dead), "{dead}");
     assert!(story.back.is_empty());
+    let ended = story.ended.expect("nobody answers");
+    assert!(
+        (60_000..60_020).contains(&(ended - story.held[0])),
+        "in the end they end"
+    );
 }
 
 #[test]
@@ -205,7 +232,7 @@ fn a_node_that_is_not_heard_any_more_hears_no_answers_either() {
         ..World::default()
     };
     let story = world.run(20_000);
-    assert!(story.ended.is_some_and(|ended| ended < 8_000) && story.dead.is_some_and(|dead| dead > 8_800));
+    assert!(story.held[0] < 8_000 && story.dead.is_some_and(|dead| dead > 8_800));
 }
 
 #[test]
@@ -214,9 +241,9 @@ fn a_node_that_does_not_hear_ends_its_ranks_and_is_dead_a_lease_later() {
         down_cut: once(5_000..u64::MAX),
         ..World::default()
     };
-    let story = world.run(20_000);
+    let story = world.run(80_000);
+    assert!((7_800..8_000).contains(&story.held[0]), "{story:?}");
     let ended = story.ended.expect("no answer comes");
-    assert!((7_800..8_000).contains(&ended), "{ended}");
     assert!(
         story
             .dead
@@ -233,7 +260,7 @@ fn a_link_that_flaps_costs_nobody_his_life() {
         ..World::default()
     };
     let story = world.run(20_000);
-    assert!(story.dead.is_none() && story.ended.is_none());
+    assert!(story.is_undisturbed());
     assert_eq!((story.suspected.len(), story.back.len()), (3, 3));
 }
 
@@ -244,31 +271,43 @@ fn an_answer_that_comes_late_is_worth_what_its_heartbeat_was() {
         latency: 1_250,
         ..World::default()
     };
-    assert!(world.run(20_000).ended.is_none());
+    assert!(world.run(20_000).is_undisturbed());
     let world = World {
         latency: 1_600,
         ..World::default()
     };
-    let story = world.run(20_000);
-    assert_eq!(story.ended, Some(3_000), "all answers are worth nothing");
-    assert!(story.dead.is_some_and(|dead| dead > 7_000));
+    let story = world.run(80_000);
+    assert_eq!(
+        (story.held, story.went_on),
+        (vec![3_000], vec![]),
+        "all answers are worth nothing"
+    );
+    assert!(story.dead.is_some_and(|dead| dead > 67_000));
 }
 
 #[test]
-fn a_dispatcher_that_pauses_for_longer_than_a_lease_has_no_nodes() {
+fn ranks_wait_for_a_dispatcher_that_pauses() {
     let world = World {
         paused: once(5_000..7_000),
         ..World::default()
     };
-    let story = world.run(20_000);
-    assert!(story.dead.is_none() && story.ended.is_none());
+    assert!(world.run(20_000).is_undisturbed());
+    for pause in [4_500, 20_000, 55_000] {
+        let world = World {
+            paused: once(5_000..5_000 + pause),
+            ..World::default()
+        };
+        let story = world.run(80_000);
+        assert!(story.dead.is_none() && story.ended.is_none(), "{pause}: {story:?}");
+        assert!(story.held.len() == 1 && (7_800..8_000).contains(&story.held[0]));
+        assert!(story.went_on.len() == 1 && (5_000..5_200).contains(&(story.went_on[0] - pause)));
+    }
     let world = World {
-        paused: once(5_000..9_500),
+        paused: once(5_000..75_000),
         ..World::default()
     };
-    let story = world.run(20_000);
-    assert!(story.ended.is_some_and(|ended| ended < 8_000));
-    assert_eq!(story.dead, Some(9_500), "what waits in its sockets is too old");
+    let story = world.run(80_000);
+    assert!(story.went_on.is_empty() && story.ended.is_some_and(|ended| ended < 68_000));
 }
 
 /// Numbers that look random, the same in each run.
@@ -302,7 +341,7 @@ impl Numbers {
 /// Whatever fails, and with clocks that differ by up to a fifth: [`World::run`] asserts that no dead node has a lease.
 #[test]
 fn no_dead_node_has_a_lease() {
-    let (mut died, mut lived, mut waited) = (0, 0, 0);
+    let (mut died, mut lived, mut waited, mut held) = (0, 0, 0, 0);
     for seed in 0..600 {
         let mut numbers = Numbers(seed);
         let world = World {
@@ -323,12 +362,15 @@ fn no_dead_node_has_a_lease() {
             None => {
                 lived += 1;
                 assert_eq!(story.ended, None, "its ranks are gone, and nobody knows: {world:?}");
+                let is_held = story.held.len() > story.went_on.len();
+                assert!(!is_held, "its ranks stand still for ever: {world:?}");
+                held += story.held.len();
             }
         }
     }
     assert!(
-        died > 100 && lived > 100 && waited > 10,
-        "{died} died, {lived} lived, {waited} waited for an answer"
+        died > 100 && lived > 100 && waited > 10 && held > 10,
+        "{died} died, {lived} lived, {waited} waited for an answer, {held} stood still for a while"
     );
 }
 
@@ -438,5 +480,9 @@ fn an_agent_waits_for_its_job_as_long_as_it_takes() {
     lease.answered(99, ms(10_020));
     assert!(lease.begin(ms(10_020)));
     assert_eq!(lease.until(), ms(12_900));
-    assert_eq!(lease.poll(ms(12_900)), Some(Duty::End));
+    assert_eq!(lease.poll(ms(12_900)), Some(Duty::Hold));
+    lease.answered(100, ms(12_950));
+    assert_eq!(lease.poll(ms(12_950)), Some(Duty::GoOn));
+    assert_eq!(lease.poll(ms(13_000)), Some(Duty::Hold));
+    assert_eq!(lease.poll(ms(73_000)), Some(Duty::End));
 }

@@ -89,7 +89,10 @@ impl Guest {
                 .as_ref()
                 .map(|store| store.as_ref().map(Store::sight).map_err(String::clone)),
         };
-        let timing = Timing::of_lease(Duration::from_millis(invitation.lease_ms));
+        let timing = Timing {
+            hold: Duration::from_millis(invitation.hold_ms),
+            ..Timing::of_lease(Duration::from_millis(invitation.lease_ms))
+        };
         let mut guest = Guest {
             until,
             arrival,
@@ -153,18 +156,23 @@ impl Guest {
         self.store.take()
     }
 
-    /// Sends the heartbeat that is due.
+    /// Sends the heartbeat that is due. Returns what has changed: whether ranks have to stand still now.
     ///
     /// # Errors
-    /// The lease has run out.
-    pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<()> {
+    /// The lease ran out long ago.
+    pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<Option<bool>> {
         match self.lease.poll(since_boot()) {
-            Some(Duty::Beat { number }) => control.send(&ToDispatcher::Beat { number }),
+            Some(Duty::Beat { number }) => control.send(&ToDispatcher::Beat { number }).map(|()| None),
+            Some(Duty::Hold) => Ok(Some(true)),
+            Some(Duty::GoOn) => Ok(Some(false)),
             Some(Duty::End) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "resurgo run has not answered for the length of the lease: ranks of this node end",
+                format!(
+                    "resurgo run has not answered for the length of the lease, nor for {} s since: ranks of this node end",
+                    self.timing.hold.as_secs()
+                ),
             )),
-            None => Ok(()),
+            None => Ok(None),
         }
     }
 
@@ -310,6 +318,7 @@ mod tests {
             port: to.port(),
             umask: 0,
             lease_ms: 3_000,
+            hold_ms: 60_000,
             is_encrypted: false,
             files: Vec::new(),
             preemption: Preemption::default(),

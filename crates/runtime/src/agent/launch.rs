@@ -242,6 +242,7 @@ impl Waiting {
             unclaimed: Vec::new(),
             ending: None,
             paused: false,
+            held: false,
             preempted: notice::Notice::default(),
             finished: false,
             is_broken: false,

@@ -699,7 +699,7 @@ impl Agent {
 
     /// Looks after replaying ranks and the end of the job.
     pub(super) fn tick(&mut self) -> io::Result<()> {
-        let replaying: Vec<usize> = if self.work.anyone_replays() && !self.paused {
+        let replaying: Vec<usize> = if self.work.anyone_replays() && !self.stands_still() {
             let ranks = self.work.ranks.iter().enumerate();
             let replaying = ranks.filter(|(_, this)| this.replaying || this.quiet_since.is_some());
             replaying.map(|(rank, _)| rank).collect()

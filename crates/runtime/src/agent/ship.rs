@@ -156,6 +156,11 @@ impl Shipping {
         Ok(())
     }
 
+    /// No file leaves this node while it is held.
+    pub fn hold(&self, is_held: bool) {
+        self.partners.values().for_each(|sender| sender.hold(is_held));
+    }
+
     /// Forgets all partners but these: the others are lost.
     pub fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
         self.partners.retain(|node, _| is_there(*node));

@@ -73,7 +73,7 @@ impl Agent {
     pub(super) fn mind_vain_waits(&mut self) -> io::Result<()> {
         let now = Instant::now();
         let work = &mut self.work;
-        if !work.may_wait_in_vain() || self.paused {
+        if !work.may_wait_in_vain() || self.stands_still() {
             return Ok(());
         }
         for fact in work.answered()? {

@@ -100,6 +100,8 @@ pub struct Cluster {
     pub of_rank: Vec<u32>,
     /// How long a node may be silent before its ranks count as lost.
     pub lease: Duration,
+    /// How long its ranks then stand still before they end.
+    pub hold: Duration,
     /// Nodes encrypt what they send to one another.
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes, beside resurgo itself. A directory only has to exist.
@@ -303,6 +305,7 @@ pub(super) mod tests {
             launcher_file: None,
             of_rank: of_rank.to_vec(),
             lease: Duration::ZERO,
+            hold: Duration::ZERO,
             is_encrypted: false,
             files: Vec::new(),
         }

@@ -386,6 +386,7 @@ impl Launching {
                 port,
                 umask: own_umask.bits(),
                 lease_ms: cluster.lease.as_millis() as u64,
+                hold_ms: cluster.hold.as_millis() as u64,
                 is_encrypted: cluster.is_encrypted,
                 files: cluster.files.clone(),
                 directory,

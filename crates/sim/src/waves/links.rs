@@ -403,7 +403,7 @@ impl World {
         }
     }
 
-    /// The agent sends a heartbeat, or ends when its lease has run out.
+    /// The agent sends a heartbeat. When its lease has run out it stops its ranks, and in the end ends.
     fn tick(&mut self, life: Life) -> Result<(), Violation> {
         if !self.nodes.is_alive(life.node, life.serial) {
             return Ok(());
@@ -418,6 +418,14 @@ impl World {
                 return self.node_dies(life.node);
             }
             Some(Duty::Beat { number }) => self.send_up(life.node, Upward::Beat(number)),
+            Some(Duty::Hold) => self.note(|| format!("ranks of node {} stand still", life.node)),
+            Some(Duty::GoOn) => {
+                self.note(|| format!("ranks of node {} go on", life.node));
+                let waiting = std::mem::take(&mut self.nodes.of[life.node].waiting);
+                for event in waiting {
+                    self.happen(event)?;
+                }
+            }
             None => {}
         }
         self.schedule(after, Event::Node(Happening::Tick(life)));

@@ -3,7 +3,7 @@
 use resurgo_protocol::Fact;
 
 use super::links::FENCED;
-use super::nodes::{Happening, Life, Storage};
+use super::nodes::{Downward, Happening, Life, Storage};
 use super::{Event, World};
 use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
@@ -221,7 +221,8 @@ impl World {
         Ok(())
     }
 
-    /// The event is for an agent that stands still.
+    /// The event is for an agent that stands still. Or it is for a rank whose node has no lease, which checks that
+    /// itself; or an order to its agent.
     pub(super) fn must_wait(&self, event: &Event) -> Option<usize> {
         if !self.nodes.linked {
             return None;
@@ -230,14 +231,30 @@ impl World {
             Event::ToAgent(process, _) | Event::Ended(process, _) => self.processes[process].node,
             Event::Woken(copy, _) | Event::CopyGone(_, copy) => self.snapshots[copy].node,
             Event::Written(rank, _) => self.agent.ranks[rank as usize].node,
+            Event::Node(Happening::Down(life, Downward::Do(_)))
+                if self.nodes.is_alive(life.node, life.serial) && self.is_held(life.node).is_some() =>
+            {
+                return Some(life.node);
+            }
             Event::Node(Happening::Down(life, _) | Happening::Tick(life) | Happening::Flushed(life, _)) => life.node,
+            Event::Step(process)
+            | Event::Force(process)
+            | Event::ToRank(process, _)
+            | Event::Tell(process, _)
+            | Event::Rewind(process) => return self.is_held(self.processes[process].node),
             _ => return None,
         };
         self.nodes.of[node].frozen.then_some(node)
     }
 
-    /// The event comes from an ended life of a node; or it is for a rank whose node has no lease, which does nothing
-    /// any more.
+    /// The node, if it has no lease.
+    fn is_held(&self, node: usize) -> Option<usize> {
+        let this = &self.nodes.of[node];
+        let unfenced = self.is(Mutation::RanksIgnoreLease) || self.is(Mutation::LeaseNeverEnds);
+        (this.lease.until() <= this.clock(self.now) && !unfenced).then_some(node)
+    }
+
+    /// The event comes from an ended life of a node.
     pub(super) fn is_fenced(&self, event: &Event) -> bool {
         if !self.nodes.linked {
             return false;
@@ -253,13 +270,7 @@ impl World {
             | Event::Force(process)
             | Event::ToRank(process, _)
             | Event::Tell(process, _)
-            | Event::Rewind(process) => {
-                let this = &self.processes[process];
-                let node = &self.nodes.of[this.node];
-                let is_over = node.lease.until() <= node.clock(self.now);
-                let unfenced = self.is(Mutation::RanksIgnoreLease) || self.is(Mutation::LeaseNeverEnds);
-                return is_over && !unfenced && self.nodes.is_alive(this.node, this.serial);
-            }
+            | Event::Rewind(process) => (self.processes[process].node, self.processes[process].serial),
             _ => return false,
         };
         !self.nodes.is_alive(node, serial)

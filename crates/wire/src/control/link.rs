@@ -67,6 +67,8 @@ pub struct Invitation {
     pub umask: u32,
     /// How long the agent goes on without an answer from the dispatcher.
     pub lease_ms: u64,
+    /// For how long its ranks stand still when the lease has run out, before they end.
+    pub hold_ms: u64,
     /// Whether nodes encrypt what they say to one another.
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes.

@@ -25,6 +25,9 @@ const TURN: usize = 4;
 /// Time between two calls, at first and at last.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long a call waits for an answer: another program may have the port of a node that is lost, and say nothing. And
+/// after a cut, TCP may take minutes until it calls again.
+const ANSWER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// How this mover identifies itself.
 pub struct Identity {
@@ -48,7 +51,7 @@ pub struct Peer {
     next_address: usize,
     calls: bool,
     stage: Stage,
-    /// When to call again, if at all.
+    /// When to call, or to call again without an answer, if at all.
     call_at: Option<Instant>,
     pause: Duration,
     pub outgoing: Outgoing,
@@ -132,7 +135,7 @@ impl Peer {
 
     /// Calls the other node.
     pub fn call(&mut self, own: &Identity, nonce: [u8; KEY_BYTES]) {
-        self.call_at = None;
+        self.call_at = Some(Instant::now() + ANSWER);
         let address = self.addresses.get(self.next_address % self.addresses.len().max(1));
         self.next_address += 1;
         let link = address.and_then(|address| Link::call(*address, own.tls.as_ref()).ok());
@@ -162,6 +165,7 @@ impl Peer {
     }
 
     fn begin(&mut self, mut link: Link) -> Result<(), Trouble> {
+        self.call_at = None;
         self.mirror.close();
         self.mirror.settle(None)?;
         if self.mirror.waits() {

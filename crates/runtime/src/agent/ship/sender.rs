@@ -34,7 +34,17 @@ struct State {
     addresses: Vec<SocketAddr>,
     /// Of the present connection, for cutting it.
     stream: Option<TcpStream>,
+    /// Nothing is sent until the node has its lease again.
+    is_held: bool,
     is_over: bool,
+}
+
+impl State {
+    fn cut(&self) {
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -53,7 +63,7 @@ impl Shared {
         let state = self.lock();
         let waited = self.news.wait_timeout_while(state, pause, |state| !state.is_over);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let idle = |state: &mut State| state.queue.is_empty() && !state.is_over;
+        let idle = |state: &mut State| (state.queue.is_empty() || state.is_held) && !state.is_over;
         let waited = self.news.wait_while(state, idle);
         let state = waited.unwrap_or_else(PoisonError::into_inner);
         let first = state.queue.first_key_value().filter(|_| !state.is_over);
@@ -104,12 +114,20 @@ impl Sender {
         self.shared.lock().queue.retain(|(_, what), _| !is_over(*what));
     }
 
+    /// Sends nothing while the node is held.
+    pub fn hold(&self, is_held: bool) {
+        let mut state = self.shared.lock();
+        state.is_held = is_held;
+        if is_held {
+            state.cut();
+        }
+        self.shared.news.notify_all();
+    }
+
     fn close(&self) {
         let mut state = self.shared.lock();
         state.is_over = true;
-        if let Some(stream) = &state.stream {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
+        state.cut();
         self.shared.news.notify_all();
     }
 }
