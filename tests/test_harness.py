@@ -113,18 +113,20 @@ ARE_REPEATED = {"test_that_misses_once", "test_that_waits_in_vain_once", "test_t
 ARE_RED = {"test_that_always_misses", "test_that_is_wrong_once", "test_whose_job_fails", "test_that_hangs"}
 
 
-def gate_of(directory, tests, lines=""):
-    """Runs the gate with these tests and this list of known failures."""
+def gate_of(directory, tests, lines="", others=(), **variables):
+    """Runs the gate with these tests, or with other files of tests, and with this list of known failures."""
     own = Path(__file__).parent
     (directory / "tests").mkdir()
-    for name in ("gate.py", "harness.py", "conftest.py", "pytest.ini"):
+    for name in ("gate.py", "harness.py", "conftest.py", "pytest.ini", *others):
         text = (own / name).read_text()
         if name == "harness.py":
             text = text.replace("Path(__file__).resolve().parent.parent", repr(own.parent).replace("PosixPath", "Path"))
         (directory / "tests" / name).write_text(text)
     (directory / "tests" / "flaky.txt").write_text(lines)
-    (directory / "tests" / "test_planted.py").write_text(tests)
+    if tests:
+        (directory / "tests" / "test_planted.py").write_text(tests)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {name: str(value) for name, value in variables.items()}
     command = [harness.PYTHON, "tests/gate.py"]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
