@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use resurgo_wire::console::Loss;
 use resurgo_wire::control::{Ended, LifeStatistics};
 
-use super::ends::of_rank;
+use super::ends::{describe, of_rank};
 use super::events::{Event, Sink};
 use super::stats::{Outcome, Stats};
 use json_lines::JsonLines;
@@ -111,7 +111,8 @@ impl Bus {
         let origin = spawned_by
             .map(|by| format!(", spawned by rank {by}"))
             .unwrap_or_default();
-        let words = format!("{} (pid {}{origin})", of_rank(ended), ended.pid);
+        let rank = self.words.rank(ended.rank);
+        let words = format!("{rank} {} (pid {}{origin})", describe(ended), ended.pid);
         let rest = error.and_then(|error| error.strip_prefix(&of_rank(ended)));
         self.tell_at(Event::failed(ended, Some(&*words).filter(|_| rest.is_none())), now);
         let reason = rest.map(|rest| format!("{words}{rest}"));

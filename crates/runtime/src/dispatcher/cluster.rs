@@ -13,6 +13,9 @@ use resurgo_wire::control::{AGENT, HELPER, KEPT, Preemption};
 
 use crate::invited;
 
+/// The exit status of ssh when it cannot reach a host, or has lost the connection.
+pub const SSH_FAILED: i32 = 255;
+
 /// The way in which agents are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {

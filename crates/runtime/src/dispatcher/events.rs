@@ -465,10 +465,11 @@ pub enum Event<'a> {
         name: &'a str,
         reason: &'a str,
     },
-    /// With its ranks; the job goes on without it.
+    /// With its ranks; the job goes on without it. `reason` is `cause` as a sentence, with the name of the node.
     NodeLost {
         node: usize,
         reason: &'a str,
+        cause: &'a str,
         /// Its ranks begin again.
         #[serde(skip)]
         restarts: bool,

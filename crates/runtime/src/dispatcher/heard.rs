@@ -229,10 +229,12 @@ impl Dispatcher {
             return;
         }
         let is_first = self.ledger.life(rank) == 1;
+        let name = self.agents.name(self.node_of(rank));
+        let there = name.map_or(String::new(), |name| format!(" on node {name}"));
         let text = match self.spawning.by.get(&rank).filter(|_| is_first) {
-            Some(by) => format!("cannot start what rank {by} spawned: {reason}"),
-            None if is_first => format!("cannot start rank {rank} of {}: {reason}", self.pids.len()),
-            None => format!("cannot start rank {rank} again: {reason}"),
+            Some(by) => format!("cannot start what rank {by} spawned{there}: {reason}"),
+            None if is_first => format!("cannot start rank {rank} of {}{there}: {reason}", self.pids.len()),
+            None => format!("cannot start rank {rank} again{there}: {reason}"),
         };
         self.cannot_go_on(&text);
     }

@@ -1,20 +1,23 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Membership;
-use resurgo_protocol::membership::{Change, Timing};
+use resurgo_protocol::membership::{Change, Death, Timing};
+use resurgo_protocol::policy::End;
 use resurgo_wire::console;
 use resurgo_wire::control::{AGENT, LifeStatistics, ToAgent, ToDispatcher};
 
+use super::cluster::SSH_FAILED;
+use super::ends::how_ended;
 use super::helpers::{Complaints, Helpers};
 use super::start_error::{StartError, cannot};
 use crate::children;
@@ -135,29 +138,77 @@ impl Node {
         }
     }
 
-    /// Ends the rest of it, and says what has ended.
-    pub fn end(&mut self) -> String {
+    /// Ends the rest of it, and says how it was lost. `is_silent`: its lease is over, without a word from it.
+    pub fn end(&mut self, is_silent: bool) -> Lost {
         self.life_line = None;
         if let Some(process) = &mut self.process {
             let _ = process.kill();
         }
-        self.last_words()
+        let ended = self.ended();
+        if !is_silent {
+            return ended;
+        }
+        // The end of its launcher is our own doing.
+        let name = self.name.as_deref().unwrap_or_default();
+        Lost {
+            words: format!("node {name} cannot be reached (its lease is over, without a word from it)"),
+            cause: "it cannot be reached".to_string(),
+        }
     }
 
     /// The agent has ended: its name, and how.
     pub fn last_words(&mut self) -> String {
-        let of = self
-            .name
-            .as_ref()
-            .map_or(String::new(), |name| format!(" of node {name}"));
+        self.ended().words
+    }
+
+    /// Waits for the end of the agent, or of its launcher.
+    fn ended(&mut self) -> Lost {
+        let name = self.name.as_ref();
+        let of = name.map_or(String::new(), |name| format!(" of node {name}"));
         let Some(process) = &mut self.process else {
-            return format!("the agent{of} has gone");
+            return Lost {
+                words: format!("the agent{of} has gone"),
+                cause: "its agent has gone".to_string(),
+            };
         };
-        let end = match process.wait() {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        };
-        format!("the agent{of} (pid {}) has died ({end})", process.id())
+        let pid = process.id();
+        match process.wait().map(end_of) {
+            Ok(End::Exited(SSH_FAILED)) => Lost {
+                words: format!("the connection to the agent{of} has ended (its launcher, pid {pid}: exit status {SSH_FAILED})"),
+                cause: "the connection to its agent has ended".to_string(),
+            },
+            Ok(end) => {
+                let how = how_ended(end);
+                let was = if matches!(end, End::Signalled(_)) { "was " } else { "" };
+                Lost {
+                    words: format!("the agent{of} (pid {pid}) has died ({how})"),
+                    cause: format!("its agent {was}{how}"),
+                }
+            }
+            Err(error) => Lost {
+                words: format!("the agent{of} (pid {pid}) has died ({error})"),
+                cause: format!("its agent has ended ({error})"),
+            },
+        }
+    }
+}
+
+/// How a node was lost, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// With the name of the node.
+    pub words: String,
+    /// Without it: "its agent was killed by SIGKILL".
+    pub cause: String,
+}
+
+/// The end of an agent. Where a launcher has started it, this is what the launcher passes on: as of a shell, an exit
+/// status above 128 stands for a signal.
+fn end_of(status: ExitStatus) -> End {
+    match (status.signal(), status.code().unwrap_or_default()) {
+        (Some(signal), _) => End::Signalled(signal),
+        (None, code) if (129..SSH_FAILED).contains(&code) => End::Signalled(code - 128),
+        (None, code) => End::Exited(code),
     }
 }
 
@@ -197,6 +248,8 @@ struct Watched {
     silences: Vec<(Duration, Duration)>,
     /// The time of its loss.
     lost: Vec<Option<Instant>>,
+    /// Nodes that were given up because nothing was heard of them.
+    silent: BTreeSet<usize>,
     /// The images of other nodes that it has got, and those of them that were made anew.
     images: Vec<(u64, u64)>,
     held: Vec<HeldForOthers>,
@@ -280,6 +333,7 @@ impl Agents {
                 read: Instant::now(),
                 silences: vec![Default::default(); count],
                 lost: vec![None; count],
+                silent: BTreeSet::new(),
                 images: vec![(0, 0); count],
                 held: vec![HeldForOthers::default(); count],
             }),
@@ -417,20 +471,22 @@ impl Agents {
         others.for_each(|(_, node)| node.queue(message));
     }
 
-    /// The node is lost: its messages no longer count. Ends its agent if need be, and returns how it ended. `others`:
+    /// The node is lost: its messages no longer count. Ends its agent if need be, and returns how it was lost. `others`:
     /// processes of this one that go on.
-    pub fn lose(&mut self, number: usize, others: impl Iterator<Item = u32>) -> String {
+    pub fn lose(&mut self, number: usize, others: impl Iterator<Item = u32>) -> Lost {
         self.standings[number] = Standing::Gone;
         self.stopped[number] = Some(Vec::new());
+        let mut is_silent = false;
         if let Some(watched) = &mut self.membership {
             watched.lost[number] = Some(Instant::now());
+            is_silent = watched.silent.contains(&number);
         }
-        let words = self.nodes[number].end();
+        let lost = self.nodes[number].end(is_silent);
         // Processes that it started on this machine are our children now.
         let own = self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id()));
         let own: Vec<u32> = own.chain(self.helpers.processes()).chain(others).collect();
         children::kill_others(&own, PATIENCE);
-        words
+        lost
     }
 
     /// The node has no ranks and is not needed: its agent ends by itself.
@@ -617,12 +673,55 @@ impl Agents {
         }
         watched.membership.pass(now);
         while let Some(change) = watched.membership.poll() {
-            if let Change::Dead { node, .. } = change
+            if let Change::Dead { node, why, .. } = change
                 && self.stopped[node as usize].is_none()
             {
+                if why == Death::Silent {
+                    watched.silent.insert(node as usize);
+                }
                 return Some(node as usize);
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_node_is_told_by_its_agents_end_or_by_its_silence() {
+        let lost = |script: &str, is_silent| {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let mut process = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            if !is_silent {
+                process.wait().unwrap();
+            }
+            let mut node = Node::of("n2".to_string(), 0, Some(process), Connection::new(ours).unwrap());
+            let Lost { words, cause } = node.end(is_silent);
+            assert!(words.contains("node n2"), "{words}");
+            (words, cause)
+        };
+        for (script, how, cause) in [
+            ("kill -9 $$", "has died (killed by SIGKILL)", "its agent was killed by SIGKILL"),
+            // As the agent's parent on another machine tells it.
+            ("exit 139", "has died (killed by SIGSEGV)", "its agent was killed by SIGSEGV"),
+            ("exit 1", "has died (exited with code 1)", "its agent exited with code 1"),
+            ("exit 255", "has ended (its launcher, ", "the connection to its agent has ended"),
+        ] {
+            let found = lost(script, false);
+            assert!(found.0.contains(how) && found.1 == cause, "{script}: {found:?}");
+        }
+        let (words, cause) = lost("exec sleep 600", true);
+        assert!(words.starts_with("node n2 cannot be reached ("), "{words}");
+        assert_eq!(cause, "it cannot be reached");
+    }
+
+    #[test]
+    fn an_agent_without_a_process_here_has_gone() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut node = Node::of("n3".to_string(), 0, None, Connection::new(ours).unwrap());
+        assert_eq!(node.last_words(), "the agent of node n3 has gone");
     }
 }

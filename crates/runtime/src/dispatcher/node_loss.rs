@@ -26,7 +26,7 @@ impl Dispatcher {
             .chain(self.servers.pids())
             .chain(self.store_pids())
             .chain(self.bus.notifier());
-        let agent = self.agents.lose(node, others);
+        let lost = self.agents.lose(node, others);
         if let Some(plan) = &mut self.plan {
             plan.mesh[node].clear();
         }
@@ -40,12 +40,12 @@ impl Dispatcher {
             // The job is suspended; only its places may lack the files of this node.
             return self.flushes_lack(node as u32);
         }
-        if self.servers_lost(node, &agent) {
+        if self.servers_lost(node, &lost.words) {
             return;
         }
         self.mind_measured();
         if self.policy.survivors.is_some() {
-            return self.node_of_survivors_lost(node, &agent);
+            return self.node_of_survivors_lost(node, &lost);
         }
         // Waves were given up for images of single ranks: logs are of no use now, and all ranks can begin again.
         self.have_waves_again();
@@ -53,9 +53,9 @@ impl Dispatcher {
         let begins_alone = self.begins_alone();
         let returns = protocol.can_return_together();
         if !begins_alone && !returns {
-            let name = protocol.name();
+            let (lost, name) = (lost.words, protocol.name());
             self.bus.error(&format!(
-                "{agent}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends; those with waves of all \
+                "{lost}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends; those with waves of all \
                  ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
             ));
             return self.end(FAILURE, Duration::ZERO);
@@ -63,7 +63,8 @@ impl Dispatcher {
         if !self.ends(node) {
             self.bus.tell(Event::NodeLost {
                 node,
-                reason: &agent,
+                reason: &lost.words,
+                cause: &lost.cause,
                 restarts: true,
             });
         }

@@ -10,6 +10,7 @@ use resurgo_protocol::{Fact, Rank};
 use resurgo_wire::control::ToAgent;
 
 use super::events::Event;
+use super::node::Lost;
 use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
@@ -28,8 +29,8 @@ impl Dispatcher {
         self.have_failed(&[rank as Rank], end);
     }
 
-    /// So are all that ran on this node, which is lost. `agent`: how.
-    pub(super) fn node_of_survivors_lost(&mut self, node: usize, agent: &str) {
+    /// So are all that ran on this node.
+    pub(super) fn node_of_survivors_lost(&mut self, node: usize, lost: &Lost) {
         self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
         self.agents.send_queued();
         // New ranks begin on others.
@@ -40,13 +41,15 @@ impl Dispatcher {
             .collect();
         let Some(failed) = self.policy.lost_with_node(&there) else {
             self.bus.error(&format!(
-                "{agent}; not all of its ranks had begun MPI, and the others cannot go on without them, so the job ends"
+                "{}; not all of its ranks had begun MPI, and the others cannot go on without them, so the job ends",
+                lost.words
             ));
             return self.end(FAILURE, Duration::ZERO);
         };
         self.bus.tell(Event::NodeLost {
             node,
-            reason: agent,
+            reason: &lost.words,
+            cause: &lost.cause,
             restarts: false,
         });
         there.iter().for_each(|rank| self.pids[*rank] = None);

@@ -13,6 +13,8 @@ pub struct Words {
     text: Vec<u8>,
     /// Ranks in a later life that has not caught up.
     behind: BTreeSet<usize>,
+    /// The name of the node that each rank runs on, or ran on last, where there are several.
+    places: BTreeMap<usize, String>,
     /// Why images could not be written, with the ranks; each until an image of that rank is written.
     unwritten: BTreeMap<String, BTreeSet<usize>>,
     has_told_not_recorded: bool,
@@ -39,6 +41,7 @@ impl Words {
             verbose,
             text: Vec::new(),
             behind: BTreeSet::new(),
+            places: BTreeMap::new(),
             unwritten: BTreeMap::new(),
             has_told_not_recorded: false,
             failing: BTreeSet::new(),
@@ -47,6 +50,14 @@ impl Words {
 
     pub fn take_text(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.text)
+    }
+
+    /// `rank 3`; `rank 3 on node n2` where there are several nodes.
+    pub fn rank(&self, rank: usize) -> String {
+        match self.places.get(&rank) {
+            Some(name) => format!("rank {rank} on node {name}"),
+            None => format!("rank {rank}"),
+        }
     }
 
     fn say(&mut self, words: &str) {
@@ -117,6 +128,10 @@ impl Words {
                 processors,
                 ..
             } => {
+                match node {
+                    Some(name) => _ = self.places.insert(rank, name.to_string()),
+                    None => _ = self.places.remove(&rank),
+                }
                 let place = node.map_or("this node".to_string(), |name| format!("node {name}"));
                 if self.verbose {
                     let there = node.map_or(String::new(), |_| format!(" on {place}"));
@@ -142,10 +157,13 @@ impl Words {
             Event::Restarting { rank } => {
                 self.behind.insert(rank);
             }
-            Event::Lost { rank, left: 0 } => self.say(&format!("rank {rank} is lost, and no rank is left")),
+            Event::Lost { rank, left: 0 } => {
+                let rank = self.rank(rank);
+                self.say(&format!("{rank} is lost, and no rank is left"));
+            }
             Event::Lost { rank, left } => {
-                let left = counted(left as u64, "other goes", "others go");
-                self.say(&format!("rank {rank} is lost; the {left} on without it"));
+                let (rank, left) = (self.rank(rank), counted(left as u64, "other goes", "others go"));
+                self.say(&format!("{rank} is lost; the {left} on without it"));
             }
             Event::CaughtUp {
                 rank,
@@ -155,10 +173,11 @@ impl Words {
                 ..
             } => {
                 self.behind.remove(&rank);
+                let rank = self.rank(rank);
                 let words = match deliveries {
-                    0 => format!("rank {rank} had nothing to replay"),
+                    0 => format!("{rank} had nothing to replay"),
                     _ => format!(
-                        "rank {rank} replayed {} in {}",
+                        "{rank} replayed {} in {}",
                         counted(deliveries, "delivery", "deliveries"),
                         readable_duration(replay)
                     ),
@@ -215,17 +234,26 @@ impl Words {
             Event::ReturnsTogether { reason, .. } => self.say(&format!(
                 "{reason}: from now on all ranks return to the last wave when one fails"
             )),
-            Event::WavesGivenUp { rank, reason, nodes } => self.say(&format!(
-                "warning: there are no waves while rank {rank} can have no image ({reason}): the others take images alone{}",
-                match nodes {
+            Event::WavesGivenUp { rank, reason, nodes } => {
+                let rank = self.rank(rank);
+                let more = match nodes {
                     true => ", and the loss of a node takes all ranks back to the beginning",
                     false => "",
-                }
-            )),
-            Event::WavesOver { rank } => self.say(&format!(
-                "warning: rank {rank} has finished: there are no waves any more, and what fails goes back to the last one"
-            )),
-            Event::WavesBack { rank } => self.say(&format!("rank {rank} can have images: waves are taken again")),
+                };
+                self.say(&format!(
+                    "warning: there are no waves while {rank} can have no image ({reason}): the others take images alone{more}"
+                ));
+            }
+            Event::WavesOver { rank } => {
+                let rank = self.rank(rank);
+                self.say(&format!(
+                    "warning: {rank} has finished: there are no waves any more, and what fails goes back to the last one"
+                ));
+            }
+            Event::WavesBack { rank } => {
+                let rank = self.rank(rank);
+                self.say(&format!("{rank} can have images: waves are taken again"));
+            }
             _ => {}
         }
     }
@@ -233,36 +261,47 @@ impl Words {
     fn of_ranks(&mut self, event: &Event) {
         match *event {
             Event::OutputDiffers { rank, stream, offset, anew } => {
-                let (name, at) = (stream.name(), grouped(offset));
+                let (rank, name, at) = (self.rank(rank), stream.name(), grouped(offset));
                 self.say(&if anew {
                     format!(
-                        "warning: rank {rank} does not print on {name} what it printed before, from the line after {at} bytes on; \
+                        "warning: {rank} does not print on {name} what it printed before, from the line after {at} bytes on; \
                          from there its output is printed anew"
                     )
                 } else {
                     format!(
-                        "warning: rank {rank} printed other numbers on {name} than before, from the line after {at} bytes on; \
+                        "warning: {rank} printed other numbers on {name} than before, from the line after {at} bytes on; \
                          what was printed first stands"
                     )
                 });
             }
-            Event::OutputMissing { rank, bytes } => self.say(&format!(
-                "warning: rank {rank} has not repeated the last {} bytes of its standard output; the job goes on without them",
-                grouped(bytes)
-            )),
-            Event::ProgramReplaced { rank, path } => self.say(&format!(
-                "warning: {} has been replaced since the job began; rank {rank} keeps the file that it began with",
-                path.display()
-            )),
+            Event::OutputMissing { rank, bytes } => {
+                let (rank, bytes) = (self.rank(rank), grouped(bytes));
+                self.say(&format!(
+                    "warning: {rank} has not repeated the last {bytes} bytes of its standard output; the job goes on without them"
+                ));
+            }
+            Event::ProgramReplaced { rank, path } => {
+                let (rank, path) = (self.rank(rank), path.display());
+                self.say(&format!(
+                    "warning: {path} has been replaced since the job began; {rank} keeps the file that it began with"
+                ));
+            }
             // It is why the rank ends, and perhaps the job.
-            Event::Undone { rank, text } => self.insist(&format!("rank {rank} ends badly, and before: {text}")),
-            Event::PmiTrouble { rank, text } => self.say(&format!("warning: rank {rank} {text}")),
+            Event::Undone { rank, text } => {
+                let rank = self.rank(rank);
+                self.insist(&format!("{rank} ends badly, and before: {text}"));
+            }
+            Event::PmiTrouble { rank, text } => {
+                let rank = self.rank(rank);
+                self.say(&format!("warning: {rank} {text}"));
+            }
             Event::Replaced { ranks, replaced, .. } => {
                 let pairs = ranks.iter().zip(replaced);
                 pairs.for_each(|(rank, of)| self.say(&format!("rank {rank} starts in the place of rank {of}")));
             }
             Event::SpawnFailed { rank, reason } => {
-                self.say(&format!("warning: rank {rank} could not spawn: {reason}"));
+                let rank = self.rank(rank);
+                self.say(&format!("warning: {rank} could not spawn: {reason}"));
             }
             _ => {}
         }
@@ -282,7 +321,8 @@ impl Words {
                 reason,
                 is_news: true,
             } => {
-                self.say(&format!("warning: no image of rank {rank} can be taken: {reason}"));
+                let rank = self.rank(rank);
+                self.say(&format!("warning: no image of {rank} can be taken: {reason}"));
             }
             Event::ImageWritten { rank, .. } => self.unwritten.retain(|_, ranks| {
                 ranks.remove(&rank);
@@ -378,9 +418,9 @@ impl Words {
         let is_new = ranks.is_empty();
         ranks.insert(rank);
         if is_new {
+            let rank = self.rank(rank);
             self.say(&format!(
-                "warning: image {image} of rank {rank} could not be written: {reason}; the job and earlier images are \
-                 as before"
+                "warning: image {image} of {rank} could not be written: {reason}; the job and earlier images are as before"
             ));
         }
     }
