@@ -4,14 +4,17 @@
 //! reached, has no resurgo, or is not like this one is *missing*. If more are missing than may be, the job ends before
 //! it begins. Where many hosts are reached by ssh, helpers start most agents.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use resurgo_wire::control::join::{self, Joining, Welcome};
@@ -20,7 +23,7 @@ use resurgo_wire::control::{
 };
 use resurgo_wire::handshake::Server;
 
-use super::cluster::{Cluster, Host, Launcher};
+use super::cluster::{Cluster, Host, Launcher, SSH_FAILED};
 use super::door::Door;
 use super::helpers::{self, Helpers};
 use super::node::Node;
@@ -42,9 +45,12 @@ const LAST: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 /// Most bytes of complaints that a report shows.
 const COMPLAINTS: usize = 2 << 10;
+/// How complaints of resurgo begin.
+const OURS: &str = "resurgo: ";
 /// A shell's exit status when the file is missing; ssh passes it on.
 const NOT_FOUND: i32 = 127;
-const SSH_FAILED: i32 = 255;
+/// A shell's exit status from which on it stands for a signal that ended its command.
+const SIGNALLED: i32 = 128;
 
 /// The state of an expected node.
 enum Fate {
@@ -67,6 +73,8 @@ struct Guest {
     since: Instant,
     complaints: Vec<u8>,
     has_closed: bool,
+    /// What a login shell prints on standard output: nothing waits for a reader of this file.
+    printed: Option<File>,
     fate: Fate,
 }
 
@@ -222,12 +230,19 @@ impl Guest {
             since: Instant::now(),
             complaints: Vec::new(),
             has_closed: false,
+            printed: None,
             fate: Fate::Awaited,
         }
     }
 
     fn start(&mut self, cluster: &Cluster, invitation: &Invitation) -> io::Result<()> {
-        let process = self.process.insert(cluster.command(&self.host)?.spawn()?);
+        let mut command = cluster.command(&self.host)?;
+        if self.host.launcher == Launcher::Ssh {
+            let printed = File::from(memfd_create("printed", MFdFlags::MFD_CLOEXEC)?);
+            command.stdout(printed.try_clone()?);
+            self.printed = Some(printed);
+        }
+        let process = self.process.insert(command.spawn()?);
         self.since = Instant::now();
         invited::invite(process, invitation)?;
         if let Some(complaints) = &process.stderr {
@@ -286,13 +301,20 @@ impl Guest {
         }
     }
 
-    /// Its complaints, on one line.
+    /// Its last complaints, on one line.
     fn complained(&self) -> String {
-        let most = self.complaints.len().saturating_sub(COMPLAINTS);
-        let text = String::from_utf8_lossy(&self.complaints[most..]);
-        let lines = text.lines().map(|line| line.trim_start_matches("resurgo: ").trim());
-        let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-        lines.join("; ").replace(char::is_control, " ")
+        on_one_line(&self.complaints)
+    }
+
+    /// The last that its shell has printed on standard output, on one line.
+    fn has_printed(&self) -> String {
+        let Some(file) = &self.printed else {
+            return String::new();
+        };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; COMPLAINTS];
+        let read = file.read_at(&mut bytes, length.saturating_sub(COMPLAINTS as u64));
+        on_one_line(&bytes[..read.unwrap_or(0)])
     }
 
     /// Answers the agent's beats while it waits for others, so that it keeps its lease.
@@ -325,6 +347,12 @@ impl Guest {
         }
     }
 
+    /// Some of the complaints are resurgo's: it had started there.
+    fn is_of_resurgo(&self) -> bool {
+        let complaints = String::from_utf8_lossy(&self.complaints);
+        complaints.lines().any(|line| line.starts_with(OURS))
+    }
+
     /// The launcher has ended before the agent arrived: why.
     fn why(&self, status: ExitStatus) -> String {
         let said = self.complained();
@@ -334,10 +362,28 @@ impl Guest {
             (Launcher::Ssh, Some(NOT_FOUND)) => {
                 format!("there is no resurgo where it is here: {said}; install it under the same path")
             }
+            (Launcher::Ssh, Some(code)) if code < SIGNALLED && !self.is_of_resurgo() => {
+                let said = [self.complained(), self.has_printed()];
+                let said: Vec<String> = said.into_iter().filter(|said| !said.is_empty()).collect();
+                let said = match said.is_empty() {
+                    true => " without a word".to_string(),
+                    false => format!(": {}", said.join("; ")),
+                };
+                format!("the shell there ended before resurgo started ({status}){said}; see its start files (.bashrc)")
+            }
             (Launcher::Slurm, _) => format!("srun has ended: {said}"),
             _ => said,
         }
     }
+}
+
+/// The last lines of what a process has said.
+fn on_one_line(text: &[u8]) -> String {
+    let most = text.len().saturating_sub(COMPLAINTS);
+    let text = String::from_utf8_lossy(&text[most..]);
+    let lines = text.lines().map(|line| line.trim_start_matches(OURS).trim());
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    lines.join("; ").replace(char::is_control, " ")
 }
 
 /// Answers the beats of a waiting agent.
@@ -687,5 +733,56 @@ impl Launching {
             }
             None => guest.fate = Fate::There(connection, Box::new(arrival)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    /// Why a node is missing whose ssh has ended with this exit status, and said this.
+    fn why(code: i32, complaints: &str, printed: &str) -> String {
+        let host = Host {
+            name: "n2".to_string(),
+            launcher: Launcher::Ssh,
+            slots: 1,
+            spare: false,
+            memories: 0,
+            rack: None,
+        };
+        let mut file = File::from(memfd_create("printed", MFdFlags::empty()).unwrap());
+        file.write_all(printed.as_bytes()).unwrap();
+        let guest = Guest {
+            complaints: complaints.as_bytes().to_vec(),
+            printed: Some(file),
+            ..Guest::of(0, host)
+        };
+        guest.why(ExitStatus::from_raw(code << 8))
+    }
+
+    #[test]
+    fn a_shell_that_ends_by_itself_is_told_with_its_words() {
+        let ended = "the shell there ended before resurgo started (exit status: 0)";
+        let hint = "; see its start files (.bashrc)";
+        assert_eq!(why(0, "", "\nclosed for today\n"), format!("{ended}: closed for today{hint}"));
+        assert_eq!(why(0, "a\n", "b\nc\n"), format!("{ended}: a; b; c{hint}"));
+        assert_eq!(why(0, "", ""), format!("{ended} without a word{hint}"));
+        let long = why(1, "", &format!("first{}last", "x".repeat(3 * COMPLAINTS)));
+        assert!(long.contains("(exit status: 1): x") && long.contains(&format!("xlast{hint}")));
+        assert!(!long.contains("first") && long.len() < 2 * COMPLAINTS, "{long}");
+    }
+
+    #[test]
+    fn what_ssh_and_resurgo_say_is_theirs() {
+        let refused = why(255, "Permission denied (publickey).\n", "");
+        assert_eq!(refused, "ssh cannot reach it: Permission denied (publickey).");
+        let missing = why(127, "sh: 1: exec: /x/resurgo: not found\n", "Welcome\n");
+        assert!(missing.starts_with("there is no resurgo where it is here: sh: 1: "), "{missing}");
+        let own = why(1, "Welcome\nresurgo: the agent cannot reach it\n", "");
+        assert_eq!(own, "Welcome; the agent cannot reach it");
+        assert_eq!(why(137, "", ""), "exit status: 137");
     }
 }
