@@ -68,7 +68,9 @@ def test_a_cable_is_pulled_out(jobs, nodes, program, protocol):
     """The ranks behind the cable stop although nobody can reach them, and others take their places."""
     job = begin(jobs, nodes, program, protocol)
     nodes.cut(2)
-    assert nodes.address(2) in finished(job, nodes).errors
+    result = finished(job, nodes)
+    assert f"node {nodes.address(2)} cannot be reached" in result.errors, result.describe()
+    assert {event["cause"] for event in result.of("node_lost")} == {"it cannot be reached"}, result.describe()
 
 
 @pytest.mark.parametrize("protocol, part", [("none", 1 / 6), ("pessimistic", 1 / 6), ("auto", 1 / 6), slow("blocking", 0.85)])

@@ -4,6 +4,7 @@
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -185,6 +186,34 @@ def test_doctor_as_json(jobs, program):
     result = jobs.resurgo("doctor", "--json", *program("hello_static"))
     told = json.loads(result.text)
     assert (result.code, result.errors, told["protected"]) == (2, "", False) and "statically" in told["reason"], told
+
+
+APP = "#include <mpi.h>\nint gone(void);\nint main(void) { MPI_Init(0, 0); return gone() + MPI_Finalize(); }\n"
+
+
+def needs_a_missing_library(directory):
+    """An MPI program that needs a library which is gone."""
+    for name, text in [("gone.c", "int gone(void) { return 7; }\n"), ("app.c", APP)]:
+        (directory / name).write_text(text)
+    library, app = directory / "libgone.so", directory / "app"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, directory / "gone.c"], check=True)
+    words = [harness.MPICH / "bin/mpicc", "-o", app, directory / "app.c", f"-L{directory}", "-lgone"]
+    subprocess.run(words, check=True)
+    library.unlink()
+    return app
+
+
+def test_doctor_names_what_it_cannot_follow(jobs, tmp_path):
+    """A module that is imported in a function only, and a library that the loader does not find."""
+    (script := tmp_path / "main.py").write_text("import os\ndef solve():\n    import plugin_of_nobody\n")
+    for words, said in [
+        ([harness.PYTHON, script], "the module plugin_of_nobody is imported and not found"),
+        ([needs_a_missing_library(tmp_path)], "libgone.so, which "),
+    ]:
+        text = jobs.resurgo("doctor", *words).ok().text
+        assert f"unknown      {said}" in text and "protected    yes" not in text, text
+        told = json.loads(jobs.resurgo("doctor", "--json", *words).ok().text)
+        assert told["protected"] is None and any(line.startswith(said) for line in told["unknown"]), told
 
 
 def test_doctor_and_run_agree(jobs, program):

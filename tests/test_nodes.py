@@ -77,6 +77,13 @@ def test_a_host_without_resurgo_is_named(jobs, ssh):
     assert re.search(r"node [ab].invalid: there is no resurgo where it is here: .*/nowhere/resurgo", error), error
 
 
+def test_a_shell_that_ends_before_resurgo_starts_is_told_with_its_words(jobs, ssh):
+    """As one does whose .bashrc ends it: with any exit status, and words on standard output."""
+    script = ssh('[ $host = a.invalid ] || { echo closed for today; echo call us >&2; exit 0; }; exec sh -c "$*"')
+    ended = "node b.invalid: the shell there ended before resurgo started (exit status: 0): call us; closed for today; "
+    assert ended in refused(jobs, *HOSTS, *script)
+
+
 def test_another_build_is_refused(jobs, ssh, tmp_path):
     shutil.copy(harness.RESURGO, tmp_path / "resurgo")
     with open(tmp_path / "resurgo", "ab") as file:
@@ -284,6 +291,19 @@ def last_lives(result):
     return {event["rank"]: (event["pid"], event["life"]) for event in result.of("started")}
 
 
+def test_messages_name_the_node_of_a_rank(jobs, program):
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"], protocol="pessimistic")
+    job.reach(lambda: len(job.lives()) == 4)
+    node = job.newest("started", rank=3)["node"]
+    rows = [line.split() for line in jobs.resurgo("ps", job.process.pid).ok().text.splitlines()]
+    assert any(row[:2] == ["3", node] for row in rows), rows
+    job.strike([3])
+    job.reach_event("failed", rank=3)
+    job.process.send_signal(signal.SIGINT)
+    result = job.wait(20)
+    assert f"rank 3 on node {node} killed by SIGKILL (pid " in result.errors, result.describe()
+
+
 def test_a_node_that_is_lost_ends_a_job_of_logs_alone(jobs, program):
     job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"], protocol="pessimistic")
     job.reach(lambda: len(job.lives()) == 4)
@@ -448,7 +468,10 @@ def test_the_loss_of_a_node_is_survived(jobs, program, rng, protocol, number):
     before = job.lives()
     os.kill(rng.choice(agents(job)), number)
     result = result_after(60)
-    assert len(result.of("node_lost")) == 1, result.describe()
+    (lost,) = result.of("node_lost")
+    how = "its agent was killed by SIGKILL" if number == signal.SIGKILL else "it cannot be reached"
+    assert lost["cause"] == how, result.describe()
+    assert (f"node {lost['node']} cannot be reached" in result.errors) == (number == signal.SIGSTOP), result.describe()
     came_about(result.of("returned"), result)
     assert all(life > before[rank][1] for rank, (_, life) in last_lives(result).items()), result.describe()
 

@@ -9,6 +9,7 @@ mod modules;
 mod script;
 mod search;
 pub mod shim;
+mod standard;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -58,6 +59,8 @@ pub struct Diagnosis {
     pub library_path: Vec<OsString>,
     /// Something the user should know.
     pub note: Option<String>,
+    /// What could not be followed, so that another MPI library may come from there.
+    pub unknown: Vec<String>,
     /// It has no MPI and starts nothing that might have: it is only run.
     pub is_plain: bool,
 }
@@ -150,6 +153,11 @@ pub fn diagnose(
                     } else {
                         "it is linked statically"
                     };
+                    let lacks = missing(&file, &search.closure(&headers, &[])).join("; ");
+                    let linked = match lacks.is_empty() {
+                        true => linked.to_string(),
+                        false => format!("as far as it can be followed: {lacks}"),
+                    };
                     let note = format!(
                         "{} is not an MPI program ({linked}): it is run as it is, and not again if it fails",
                         file.display()
@@ -159,6 +167,7 @@ pub fn diagnose(
                         library: None,
                         library_path: Vec::new(),
                         note: Some(note),
+                        unknown: Vec::new(),
                         is_plain: true,
                     })
                 }
@@ -207,11 +216,11 @@ fn follow(
         Some(file) => format!("{shown} asks for {name}, found as {}", file.display()),
         None => format!("{shown} asks for {name}, which the loader does not find"),
     });
-    let diagnosis = provide(&shown.to_string(), name, natural.clone(), program, search, steps)?;
+    let mut diagnosis = provide(&shown.to_string(), name, natural.clone(), program, search, steps)?;
     // The loader looks into an RPATH before the directories that are put in front of LD_LIBRARY_PATH.
-    let after = search
-        .with(&diagnosis.library_path)
-        .closure(headers, inherited)
+    let loaded = search.with(&diagnosis.library_path).closure(headers, inherited);
+    diagnosis.unknown = missing(program, &loaded);
+    let after = loaded
         .into_iter()
         .find_map(|(other, file)| file.filter(|_| other == name));
     let real = |file: &Path| std::fs::canonicalize(file).ok();
@@ -224,6 +233,14 @@ fn follow(
         )),
         _ => Ok(Some(diagnosis)),
     }
+}
+
+/// The libraries of a program or module that the loader does not find, in words.
+fn missing(program: &Path, closure: &[(String, Option<PathBuf>)]) -> Vec<String> {
+    let names = closure.iter().filter(|(_, file)| file.is_none()).map(|(name, _)| name);
+    names
+        .map(|name| format!("{name}, which {} needs, is not found", program.display()))
+        .collect()
 }
 
 fn foreign(program: &str, name: &str, file: Option<&Path>) -> String {
@@ -294,6 +311,7 @@ fn finish(maker: Maker, file: PathBuf, mut library_path: Vec<OsString>, search: 
         library: Some((maker, file)),
         library_path,
         note: None,
+        unknown: Vec::new(),
         is_plain: false,
     })
 }
@@ -344,13 +362,18 @@ fn of_python(
     let first = usual.as_ref().map_or(&[][..], |usual| &usual.library_path);
     let search = search.with(first);
     let (mut library_path, mut linked, mut note) = (Vec::new(), None, None);
+    let mut unknown = unknown_modules(&modules);
     for (file, is_certain) in &modules.libraries {
         let Some(headers) = elf::read(file) else { continue };
         let mut told = Vec::new();
         match follow(file, &headers, rpaths, &search, &mut told) {
+            Ok(None) if *is_certain => unknown.extend(missing(file, &search.closure(&headers, rpaths))),
             Ok(None) => {}
             Ok(Some(found)) => {
                 steps.extend(told);
+                if *is_certain {
+                    unknown.extend(found.unknown);
+                }
                 let new = found.library_path.iter().filter(|path| !library_path.contains(*path));
                 library_path.extend(new.cloned().collect::<Vec<_>>());
                 linked = linked.or(found.library.filter(|_| *is_certain));
@@ -372,8 +395,22 @@ fn of_python(
         library,
         library_path,
         note,
+        unknown,
         is_plain: false,
     })
+}
+
+/// In words, what of a program's modules could not be followed.
+fn unknown_modules(modules: &Modules) -> Vec<String> {
+    let name = |name: &String| format!("the module {name} is imported and not found, so what it loads is not known");
+    let mut unknown: Vec<String> = modules.missing.iter().map(name).collect();
+    if !modules.is_known {
+        unknown.push("no script is named, as in resurgo doctor python script.py".to_string());
+    }
+    if modules.is_cut {
+        unknown.push(format!("there are more Python files than the {} that are read", modules.files));
+    }
+    unknown
 }
 
 /// In words, how far a program's modules are known.
@@ -471,6 +508,7 @@ fn of_runner(file: &Path, search: &Search, mut steps: Vec<String>) -> Diagnosis 
         library: None,
         library_path: Vec::new(),
         note: None,
+        unknown: Vec::new(),
         is_plain: false,
     };
     let environment = search.environments.iter().map(|environment| environment.join("lib"));
@@ -545,6 +583,35 @@ mod tests {
     }
 
     #[test]
+    fn libraries_that_are_not_found_are_named() {
+        let closure: [(String, Option<PathBuf>); 2] = [
+            ("liba.so.1".to_string(), Some("/l/liba.so.1".into())),
+            ("libb.so.2".to_string(), None),
+        ];
+        let told = missing(Path::new("/x/app"), &closure);
+        assert_eq!(told, ["libb.so.2, which /x/app needs, is not found"]);
+    }
+
+    #[test]
+    fn what_of_python_cannot_be_followed_is_told() {
+        let known = Modules {
+            is_known: true,
+            files: 3,
+            ..Modules::default()
+        };
+        assert!(unknown_modules(&known).is_empty());
+        let missing = Modules {
+            missing: ["plugin".to_string()].into(),
+            is_cut: true,
+            ..known
+        };
+        let told = unknown_modules(&missing);
+        assert!(told[0].contains("module plugin is imported and not found"), "{told:?}");
+        assert!(told[1].contains("more Python files than the 3"), "{told:?}");
+        assert!(unknown_modules(&Modules::default())[0].starts_with("no script is named"));
+    }
+
+    #[test]
     fn names_of_libraries() {
         assert!(is_mpi("libmpi.so.12") && is_mpi("libmpi_abi.so.1") && is_mpi("libmpich.so.12"));
         for name in ["libmpi.so.40", "libmpi.so.20", "libmpich.so.10", "libmpi_abi.so.2"] {
@@ -560,6 +627,7 @@ mod tests {
             library,
             library_path: vec!["/l".into()],
             note: None,
+            unknown: Vec::new(),
             is_plain: false,
         };
         let names = |diagnosis: Diagnosis| {

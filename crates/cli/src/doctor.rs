@@ -131,12 +131,15 @@ fn as_text(found: &Finding, words: &[OsString]) -> String {
     for (name, value) in &found.environment {
         let _ = writeln!(text, "environment  {}={}", name.display(), value.display());
     }
+    for unknown in &found.diagnosis.unknown {
+        let _ = writeln!(text, "unknown      {unknown}");
+    }
+    let words: Vec<String> = words.iter().map(|word| shell_word(Path::new(word))).collect();
+    let command = format!("resurgo run -n 4 {}", words.join(" "));
     let _ = match &found.diagnosis.note {
         Some(note) => writeln!(text, "note         {note}"),
-        None => {
-            let words: Vec<String> = words.iter().map(|word| shell_word(Path::new(word))).collect();
-            writeln!(text, "protected    yes: resurgo run -n 4 {}", words.join(" "))
-        }
+        None if found.diagnosis.unknown.is_empty() => writeln!(text, "protected    yes: {command}"),
+        None => writeln!(text, "protected    as far as it could be followed: {command}"),
     };
     text + "             one rank recovers alone if the program is repeatable: the same messages lead to the same sends (no\n             \
             measured times or unseeded random numbers in messages, one thread inside MPI); otherwise all ranks\n             \
@@ -149,6 +152,7 @@ fn as_object(found: &Finding) -> Value {
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into()))
         .collect();
     let library = found.diagnosis.library.as_ref();
+    let is_known = found.diagnosis.note.is_none() && found.diagnosis.unknown.is_empty();
     json!({
         "program": found.program.to_string_lossy(),
         "steps": found.diagnosis.steps,
@@ -157,7 +161,41 @@ fn as_object(found: &Finding) -> Value {
         "provider": found.provider.to_string_lossy(),
         "environment": variables,
         // Unknown if the program decides when it runs.
-        "protected": found.diagnosis.note.is_none().then_some(true),
+        "protected": is_known.then_some(true),
+        "unknown": found.diagnosis.unknown,
         "note": found.diagnosis.note,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_could_not_be_followed_is_not_said_to_be_protected() {
+        let found = |unknown: &[&str]| Finding {
+            program: "/x/app".into(),
+            diagnosis: Diagnosis {
+                steps: Vec::new(),
+                library: None,
+                library_path: Vec::new(),
+                note: None,
+                unknown: unknown.iter().map(|text| text.to_string()).collect(),
+                is_plain: false,
+            },
+            provider: "/p".into(),
+            environment: Vec::new(),
+        };
+        let words = [OsString::from("./app")];
+        let followed = found(&[]);
+        assert!(as_text(&followed, &words).contains("protected    yes: resurgo run -n 4 ./app\n"));
+        assert_eq!(as_object(&followed)["protected"], true);
+        let reason = "libb.so.2, which /x/app needs, is not found";
+        let lost = found(&[reason]);
+        let text = as_text(&lost, &words);
+        assert!(text.contains(&format!("unknown      {reason}\n")), "{text}");
+        assert!(!text.contains("protected    yes"), "{text}");
+        assert_eq!(as_object(&lost)["protected"], Value::Null);
+        assert_eq!(as_object(&lost)["unknown"][0], reason);
+    }
 }

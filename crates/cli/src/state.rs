@@ -31,6 +31,10 @@ pub const RANK_COLUMNS: [(&str, i8); 8] = [
     ("STATE", -20),
 ];
 
+/// The column with the node of a rank, and how wide it becomes for names at most.
+const NODE_OF_RANK: usize = 1;
+const WIDEST_NAME: usize = 40;
+
 /// The last events that `resurgo ps JOB` shows.
 const EVENTS: usize = 10;
 
@@ -69,9 +73,14 @@ pub fn table(state: &State) -> String {
     for node in &state.nodes {
         let _ = writeln!(text, "{}", node_row(node));
     }
-    let _ = writeln!(text, "\n{}", titles(&RANK_COLUMNS));
-    for rank in &state.ranks {
-        let _ = writeln!(text, "{}", rank_row(rank));
+    let names: Vec<String> = state.ranks.iter().map(|rank| node_name(state, rank)).collect();
+    let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let mut columns = RANK_COLUMNS;
+    let (_, width) = &mut columns[NODE_OF_RANK];
+    *width = (*width).max(widest.min(WIDEST_NAME) as i8);
+    let _ = writeln!(text, "\n{}", titles(&columns));
+    for (rank, name) in state.ranks.iter().zip(names) {
+        let _ = writeln!(text, "{}", row(&columns, rank_cells(rank, name)));
     }
     text.push('\n');
     for event in &state.events[state.events.len().saturating_sub(EVENTS)..] {
@@ -141,20 +150,29 @@ pub fn node_row(node: &NodeState) -> String {
     )
 }
 
+/// With the number of its node, whose name is in the table of nodes.
 pub fn rank_row(rank: &RankState) -> String {
-    row(
-        &RANK_COLUMNS,
-        [
-            rank.rank.to_string(),
-            rank.node.to_string(),
-            rank.pid.map_or("-".to_string(), |pid| pid.to_string()),
-            rank.life.to_string(),
-            rank.messages.to_string(),
-            readable_size(rank.bytes),
-            readable_size(rank.log_bytes),
-            doing(rank),
-        ],
-    )
+    row(&RANK_COLUMNS, rank_cells(rank, rank.node.to_string()))
+}
+
+fn rank_cells(rank: &RankState, node: String) -> [String; 8] {
+    [
+        rank.rank.to_string(),
+        node,
+        rank.pid.map_or("-".to_string(), |pid| pid.to_string()),
+        rank.life.to_string(),
+        rank.messages.to_string(),
+        readable_size(rank.bytes),
+        readable_size(rank.log_bytes),
+        doing(rank),
+    ]
+}
+
+/// The name of a rank's node where there are several, and otherwise its number.
+fn node_name(state: &State, rank: &RankState) -> String {
+    let node = state.nodes.iter().find(|node| node.node == rank.node);
+    let name = node.and_then(|node| node.name.as_deref());
+    name.map_or(rank.node.to_string(), one_line)
 }
 
 /// What a rank does.
@@ -198,14 +216,10 @@ fn time(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn events_and_ranks_are_lines() {
-        let event = json!({"event": "node_lost", "time": 2.5, "number": 9, "node": 1, "reason": "a\nb"});
-        assert_eq!(event_line(&event).trim_start(), "2.5 s  node lost node=1 reason=a b");
-        assert_eq!(event_line(&json!(7)), "");
-        let rank = RankState {
-            rank: 3,
-            node: 0,
+    fn a_rank(rank: usize, node: usize) -> RankState {
+        RankState {
+            rank,
+            node,
             pid: Some(77),
             life: 2,
             state: Doing::Replaying,
@@ -217,7 +231,59 @@ mod tests {
             bytes: 2048,
             deliveries: 4,
             log_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_table_names_the_node_of_each_rank() {
+        let node = |node: usize, name: Option<&str>| NodeState {
+            node,
+            name: name.map(str::to_string),
+            state: resurgo_wire::console::Standing::There,
+            ranks: 1,
+            log_bytes: 0,
+            held_bytes: 0,
+            silent_seconds: None,
         };
+        let rows = |nodes: Vec<NodeState>| {
+            let state = State {
+                job: 1,
+                command: String::new(),
+                protocol: String::new(),
+                is_ending: false,
+                seconds: 0.0,
+                failures: 0,
+                restarts: 0,
+                images: 0,
+                last_image: None,
+                messages: 0,
+                bytes: 0,
+                log_bytes: 0,
+                nodes,
+                ranks: vec![a_rank(0, 0), a_rank(1, 1)],
+                last_event: 0,
+                events: Vec::new(),
+            };
+            let text = table(&state);
+            let is_title = |line: &&str| line.trim_start().starts_with("RANK");
+            let from = text.lines().skip_while(|line| !is_title(line));
+            from.take(3).map(str::to_string).collect::<Vec<_>>()
+        };
+        let named = rows(vec![node(0, Some("n1")), node(1, Some("alpha.cluster"))]);
+        let cells = |rank: &str, name: &str| format!("{rank:>5} {name:>13} ");
+        for (line, (rank, name)) in named.iter().zip([("RANK", "NODE"), ("0", "n1"), ("1", "alpha.cluster")]) {
+            assert!(line.starts_with(&cells(rank, name)), "{named:?}");
+        }
+        let alone = rows(vec![node(0, None), node(1, None)]);
+        assert_eq!(alone[1], rank_row(&a_rank(0, 0)));
+    }
+
+    #[test]
+    fn events_and_ranks_are_lines() {
+        let event = json!({"event": "node_lost", "time": 2.5, "number": 9, "node": 1, "reason": "a\nb"});
+        assert_eq!(event_line(&event).trim_start(), "2.5 s  node lost node=1 reason=a b");
+        assert_eq!(event_line(&json!(7)), "");
+        let rank = a_rank(3, 0);
         let line = rank_row(&rank);
         assert!(line.ends_with("replaying 26 %, waits for 1"), "{line}");
         let words: Vec<&str> = line.split_whitespace().take(5).collect();

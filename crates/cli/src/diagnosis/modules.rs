@@ -1,13 +1,13 @@
 //! The extension modules of a Python program, found through the imports of its files. No Python is executed.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::imports::{self, Import};
-use super::search;
+use super::{search, standard};
 use crate::check;
 use crate::environment::Variables;
 
@@ -28,6 +28,8 @@ pub struct Modules {
     pub files: usize,
     /// There were more files than may be read.
     pub is_cut: bool,
+    /// Modules that the program's own files import, and that are in none of the places where Python looks.
+    pub missing: BTreeSet<String>,
 }
 
 /// What Python runs.
@@ -326,6 +328,10 @@ impl Walk {
 
     /// Follows one import of a file in the directory `place`.
     fn import(&mut self, import: &Import, place: &Path) {
+        let from_own = !self.installed.iter().any(|installed| place.starts_with(installed));
+        if import.level == 0 && from_own {
+            self.note_missing(import);
+        }
         // mpi4py has modules for several MPI libraries, and itself chooses one.
         if import.level == 0 && import.name.first().is_some_and(|first| first == "mpi4py") {
             return;
@@ -340,7 +346,6 @@ impl Walk {
                 .collect(),
         };
         // Read installed files if the program's own import them. What those import in turn is only looked up.
-        let from_own = !self.installed.iter().any(|installed| place.starts_with(installed));
         let inside = self.descend(&import.name, places, import.is_certain, from_own);
         for member in &import.members {
             self.descend(
@@ -349,6 +354,15 @@ impl Walk {
                 import.is_certain,
                 from_own,
             );
+        }
+    }
+
+    /// Notes the module if it is in no place: its place may be one that the program adds when it runs.
+    fn note_missing(&mut self, import: &Import) {
+        let Some(first) = import.name.first() else { return };
+        let mut places = self.own.iter().chain(&self.installed);
+        if !standard::has(first) && !places.any(|place| self.look(place, first).is_some()) {
+            self.found.missing.insert(first.clone());
         }
     }
 
@@ -616,6 +630,25 @@ mod tests {
             place.found(&["-I", "-c", "import plain, later"], &[]),
             [format!("{SITE}/plain.so")]
         );
+    }
+
+    #[test]
+    fn modules_that_are_in_no_place_are_noted() {
+        let place = Place::new(
+            "missing",
+            &[
+                (
+                    "main.py",
+                    "import os.path, here, pack.gone\nfrom . import nothing\ndef f():\n    import plugin.core\n",
+                ),
+                ("here.py", "try:\n    from extra import x\nexcept ImportError: import _private\n"),
+                (&format!("{SITE}/pack/__init__.py"), "import of_others\n"),
+            ],
+        );
+        let missing = place.follow(&["main.py"], &[]).missing;
+        assert_eq!(missing.into_iter().collect::<Vec<_>>(), ["extra", "plugin"]);
+        let missing = place.follow(&["-c", "import numbers, gone"], &[]).missing;
+        assert_eq!(missing.into_iter().collect::<Vec<_>>(), ["gone"]);
     }
 
     #[test]

@@ -104,21 +104,26 @@ impl Search {
     /// Every library that a program or module with these headers needs, directly or not: the name, and the file if it
     /// is found. `inherited`: the RPATHs of the program that loads the module.
     pub fn closure(&self, headers: &Elf, inherited: &[PathBuf]) -> Vec<(String, Option<PathBuf>)> {
-        let mut seen = HashSet::new();
-        let mut found = Vec::new();
+        let mut found: Vec<(String, Option<PathBuf>)> = Vec::new();
         let mut open = vec![(headers.clone(), inherited.to_vec())];
         while let Some((object, inherited)) = open.pop() {
             let mut rpaths = inherited.clone();
             rpaths.extend(object.rpath.iter().cloned());
             for name in &object.needed {
-                if SYSTEM.iter().any(|system| name.starts_with(system)) || !seen.insert(name.clone()) {
+                let known = found.iter().position(|(other, _)| other == name);
+                // The RPATH of another object may lead to a library that was not found for the first one.
+                let is_found = known.is_some_and(|known| found[known].1.is_some());
+                if is_found || SYSTEM.iter().any(|system| name.starts_with(system)) {
                     continue;
                 }
                 let file = self.resolve(name, &object, &inherited);
                 if let Some(headers) = file.as_deref().and_then(elf::read) {
                     open.push((headers, rpaths.clone()));
                 }
-                found.push((name.clone(), file));
+                match known {
+                    Some(known) => found[known].1 = file,
+                    None => found.push((name.clone(), file)),
+                }
             }
         }
         found

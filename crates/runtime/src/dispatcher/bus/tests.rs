@@ -58,6 +58,43 @@ fn a_recovery_is_told_in_plain_words() {
 }
 
 #[test]
+fn where_there_are_several_nodes_that_of_a_rank_is_named() {
+    let now = Instant::now();
+    let mut bus = bus(3, now);
+    let started = |life, node| Event::Started {
+        rank: 2,
+        life,
+        pid: 124,
+        node,
+        image: 0,
+        from_file: false,
+        together: false,
+        beginning: Duration::ZERO,
+        processors: None,
+    };
+    let ended = killed(2, LifeStatistics::default());
+    bus.tell_at(started(1, Some("n1")), now);
+    bus.failed_at(&ended, None, None, now);
+    bus.tell_at(Event::Restarting { rank: 2 }, now);
+    bus.tell_at(started(2, Some("n2")), now);
+    let text = "it unlinked a file";
+    bus.tell_at(Event::Undone { rank: 2, text }, now);
+    bus.failed_at(&ended, Some(0), Some("rank 2 killed by SIGKILL, at last"), now);
+    bus.tell_at(Event::Lost { rank: 2, left: 1 }, now);
+    // Of a rank that has not begun no node is known.
+    bus.tell_at(Event::WavesOver { rank: 0 }, now);
+    assert_eq!(
+        String::from_utf8(bus.take_text()).unwrap(),
+        "resurgo: rank 2 on node n1 killed by SIGKILL (pid 123)\n\
+         resurgo: rank 2 restarted on node n2 (life 2)\n\
+         resurgo: rank 2 on node n2 ends badly, and before: it unlinked a file\n\
+         resurgo: rank 2 on node n2 killed by SIGKILL (pid 123, spawned by rank 0), at last\n\
+         resurgo: rank 2 on node n2 is lost; the 1 other goes on without it\n\
+         resurgo: warning: rank 0 has finished: there are no waves any more, and what fails goes back to the last one\n"
+    );
+}
+
+#[test]
 fn the_time_of_a_rank_that_never_caught_up_is_lost_too() {
     let now = Instant::now();
     let mut bus = bus(3, now);
