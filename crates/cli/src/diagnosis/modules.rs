@@ -361,7 +361,8 @@ impl Walk {
     fn note_missing(&mut self, import: &Import) {
         let Some(first) = import.name.first() else { return };
         let mut places = self.own.iter().chain(&self.installed);
-        if !standard::has(first) && !places.any(|place| self.look(place, first).is_some()) {
+        // With --ft ranks get the module resurgo in their PYTHONPATH.
+        if first != "resurgo" && !standard::has(first) && !places.any(|place| self.look(place, first).is_some()) {
             self.found.missing.insert(first.clone());
         }
     }
@@ -639,7 +640,7 @@ mod tests {
             &[
                 (
                     "main.py",
-                    "import os.path, here, pack.gone\nfrom . import nothing\ndef f():\n    import plugin.core\n",
+                    "import os.path, here, pack.gone, resurgo.ft\nfrom . import nothing\ndef f():\n    import plugin.core\n",
                 ),
                 ("here.py", "try:\n    from extra import x\nexcept ImportError: import _private\n"),
                 (&format!("{SITE}/pack/__init__.py"), "import of_others\n"),
