@@ -635,13 +635,11 @@ mod tests {
 
     #[test]
     fn modules_that_are_in_no_place_are_noted() {
+        let main = "import os.path, here, pack.gone, resurgo.ft\nfrom . import none\ndef f():\n    import plugin.core\n";
         let place = Place::new(
             "missing",
             &[
-                (
-                    "main.py",
-                    "import os.path, here, pack.gone, resurgo.ft\nfrom . import nothing\ndef f():\n    import plugin.core\n",
-                ),
+                ("main.py", main),
                 ("here.py", "try:\n    from extra import x\nexcept ImportError: import _private\n"),
                 (&format!("{SITE}/pack/__init__.py"), "import of_others\n"),
             ],

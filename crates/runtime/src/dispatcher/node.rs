@@ -174,7 +174,7 @@ impl Node {
         let pid = process.id();
         match process.wait().map(end_of) {
             Ok(End::Exited(SSH_FAILED)) => Lost {
-                words: format!("the connection to the agent{of} has ended (launcher, pid {pid}: exit status {SSH_FAILED})"),
+                words: format!("the connection to the agent{of} has ended (pid {pid}: exit status {SSH_FAILED})"),
                 cause: "the connection to its agent has ended".to_string(),
             },
             Ok(end) => {
@@ -708,7 +708,7 @@ mod tests {
             // As the agent's parent on another machine tells it.
             ("exit 139", "has died (killed by SIGSEGV)", "its agent was killed by SIGSEGV"),
             ("exit 1", "has died (exited with code 1)", "its agent exited with code 1"),
-            ("exit 255", "has ended (launcher, ", "the connection to its agent has ended"),
+            ("exit 255", "has ended (pid ", "the connection to its agent has ended"),
         ] {
             let found = lost(script, false);
             assert!(found.0.contains(how) && found.1 == cause, "{script}: {found:?}");
