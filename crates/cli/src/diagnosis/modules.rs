@@ -635,7 +635,7 @@ mod tests {
 
     #[test]
     fn modules_that_are_in_no_place_are_noted() {
-        let main = "import os.path, here, pack.gone, resurgo.ft\nfrom . import none\ndef f():\n    import plugin.core\n";
+        let main = "import os.path, here, pack.gone, resurgo.ft\nfrom . import no\ndef f():\n    import plugin.core\n";
         let place = Place::new(
             "missing",
             &[
