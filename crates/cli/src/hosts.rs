@@ -17,7 +17,7 @@ use resurgo_wire::handshake::Server;
 
 use crate::check::Refusal;
 use crate::join;
-use crate::options::hosts::{Slots, named};
+use crate::options::hosts::{Parts, Slots};
 use crate::options::{Nodes, Options};
 
 /// The nodes of a job. None: there is one, this machine. Relative file names start at `here`.
@@ -29,17 +29,18 @@ pub fn cluster(
     let refused = |text: String| Refusal::new(2, text);
     let asked = &options.nodes;
     let by_slurm = variable("SLURM_JOB_ID").is_some();
-    let named = named(options, here, variable).map_err(refused)?;
+    let mut parts = Parts::of(options, here, variable).map_err(refused)?;
     if asked.launcher == Some(Launcher::Join) {
         check(options)?;
-        return joined(options, &named, here).map(Some);
+        return joined(options, &parts.all(), here).map(Some);
     }
     let added_by = match asked.count {
         Some(_) => Launcher::Fork,
         None if by_slurm => Launcher::Slurm,
         None => asked.launcher.unwrap_or(Launcher::Ssh),
     };
-    let named = or_this_machine(named, options);
+    add_this_machine(&mut parts, options);
+    let named = parts.all();
     let (hosts, turns) = match asked.count {
         Some(_) if !named.is_empty() => {
             let option = &named[0].option;
@@ -51,14 +52,8 @@ pub fn cluster(
         None => of_hosts(asked, &named, by_slurm)?,
     };
     let kept = without_spares(asked, hosts.len()).map_err(refused)?;
-    let mut turns = turns;
-    let slots_of = |node: &u32| {
-        let turns = turns.iter().filter(|(of, _)| of == node);
-        asked.per_node.unwrap_or(turns.map(|(_, slots)| slots).sum())
-    };
-    let slots: Vec<u32> = (0..hosts.len() as u32).map(|node| slots_of(&node)).collect();
-    turns.retain(|(node, _)| *node < kept);
-    let Some(of_rank) = placement::initial(&turns, options.size(), asked.per_node) else {
+    let turns = parts.divide(turns);
+    let Some(of_rank) = nodes_of_ranks(options, &turns, kept)? else {
         return Ok(None);
     };
     // Hosts beyond the ranks replace others, if the user has named them. Of a batch job's hosts others may be in use.
@@ -73,7 +68,7 @@ pub fn cluster(
         Host {
             name,
             launcher,
-            slots: slots[*node as usize],
+            slots: slots_of(asked, &turns, *node),
             spare: *node >= kept,
             memories: 0,
             rack: rack_of(&named, &hosts[*node as usize].0),
@@ -120,17 +115,53 @@ fn without_spares(asked: &Nodes, nodes: usize) -> Result<u32, String> {
     Ok(kept as u32)
 }
 
-/// Where only channel memories are elsewhere, all ranks are here.
-fn or_this_machine(mut named: Vec<Slots>, options: &Options) -> Vec<Slots> {
-    if named.is_empty() && options.nodes.count.is_none() && !options.memories.hosts.is_empty() {
-        named.push(Slots {
+/// Turns in common, and those of each program.
+type OfPrograms = (Vec<(u32, u32)>, Vec<Vec<(u32, u32)>>);
+
+/// The node of each rank; `kept`: so many nodes have ranks at first. None: no host is named.
+fn nodes_of_ranks(options: &Options, (common, own): &OfPrograms, kept: u32) -> Result<Option<Vec<u32>>, Refusal> {
+    let left = |turns: &Vec<(u32, u32)>| {
+        let left: Vec<(u32, u32)> = turns.iter().copied().filter(|(node, _)| *node < kept).collect();
+        match left.is_empty() && !turns.is_empty() {
+            true => Err(Refusal::new(
+                2,
+                format!(
+                    "--spares {}: all hosts of a program would be spares; name more hosts behind them, or leave it out",
+                    options.nodes.spares
+                ),
+            )),
+            false => Ok(left),
+        }
+    };
+    let common = left(common)?;
+    let programs = options.programs.iter().zip(own);
+    let programs = programs.map(|(program, own)| left(own).map(|turns| (program.ranks, turns)));
+    let programs: Vec<(usize, Vec<(u32, u32)>)> = programs.collect::<Result<_, Refusal>>()?;
+    Ok(placement::of_programs(&common, &programs, options.nodes.per_node))
+}
+
+/// How many ranks a node has room for. Programs that name the same one share its slots.
+fn slots_of(asked: &Nodes, (common, own): &OfPrograms, node: u32) -> u32 {
+    let slots = |turns: &Vec<(u32, u32)>| -> u32 {
+        let turns = turns.iter().filter(|(of, _)| *of == node);
+        turns.map(|(_, slots)| slots).sum()
+    };
+    let most = own.iter().map(slots).max().unwrap_or(0).max(slots(common));
+    asked.per_node.unwrap_or(most)
+}
+
+/// Where only channel memories are elsewhere, or only programs with hosts of their own, the other ranks are here.
+fn add_this_machine(parts: &mut Parts, options: &Options) {
+    let are_others_elsewhere = parts.has_own() || !options.memories.hosts.is_empty();
+    if parts.common.is_empty() && options.nodes.count.is_none() && are_others_elsewhere {
+        let others = options.programs.iter().filter(|program| program.hosts.is_empty());
+        parts.common.push(Slots {
             host: "localhost".to_string(),
-            count: options.size() as u32,
+            count: others.map(|program| program.ranks).sum::<usize>() as u32,
             rack: None,
             option: "-hosts".to_string(),
         });
     }
-    named
 }
 
 /// Nodes that run channel memories.
@@ -466,6 +497,24 @@ mod tests {
                 "-hosts a.invalid:2,b.invalid:2,c.invalid:2 --spares 1 ./a",
                 "a.invalid ssh 2,b.invalid ssh 2,c.invalid ssh 0",
             ),
+            (
+                "-hosts a.invalid -n 1 ./a : -hosts b.invalid -n 3 ./b",
+                "a.invalid ssh 1,b.invalid ssh 3",
+            ),
+            ("-n 2 ./a : -host b.invalid:2 -n 3 ./b", "localhost fork 2,b.invalid ssh 3"),
+            (
+                "-hosts a.invalid,b.invalid -n 1 ./a : -hosts c.invalid ./b : -n 2 ./c",
+                "a.invalid ssh 2,b.invalid ssh 1,c.invalid ssh 1",
+            ),
+            (
+                "-hosts a.invalid:2,b.invalid -n 2 ./a : -hosts b.invalid -n 2 ./b : -hosts a.invalid ./c",
+                "a.invalid ssh 3,b.invalid ssh 2",
+            ),
+            (
+                "-hosts a.invalid,b.invalid ./a : -hosts a.invalid,c.invalid -ppn 2 -n 3 ./b",
+                "a.invalid ssh 3,b.invalid ssh 0,c.invalid ssh 1",
+            ),
+            ("-hosts localhost ./a : -hosts 127.0.0.1:2 -n 2 ./b", "here 3"),
         ] {
             assert_eq!(found(line, &[]).as_deref(), Ok(expected), "{line}");
         }
@@ -474,6 +523,13 @@ mod tests {
             ("--nodes 2 -launcher ssh ./a", "leave one of them out"),
             ("-hosts a.invalid -launcher fork ./a", "a.invalid is not this machine"),
             ("-hosts , ./a", "names no host"),
+            ("./a : -hosts , ./b", "names no host"),
+            ("--nodes 2 ./a : -hosts a.invalid ./b", "-hosts names hosts; leave one of them out"),
+            ("-launcher join ./a : -hosts a.invalid ./b", "leave -hosts out"),
+            (
+                "-hosts a.invalid --spares 1 ./a : -hosts b.invalid ./b",
+                "all hosts of a program would be spares",
+            ),
             ("--nodes 2 --spares 2 ./a", "of 2 nodes one at least must be left"),
             ("--spares 1 ./a", "write --nodes 2"),
             ("-hosts a:0 ./a", "no number of slots"),

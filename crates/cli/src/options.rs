@@ -98,6 +98,9 @@ pub fn parse_resume(
         options.nodes.name_files_from_here()?;
     }
     options.programs = programs;
+    if has_others {
+        options.programs.iter_mut().for_each(|program| program.hosts.clear());
+    }
     hosts::count_ranks(&mut options, Path::new(&origin.directory), variable)?;
     combinations::check(&mut options)?;
     Ok(Request::Run(Box::new(options)))

@@ -30,6 +30,7 @@ pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Resul
     arguments.extend(wanted.arguments.iter().map(Into::into));
     let program = ProgramOptions {
         ranks: wanted.ranks,
+        hosts: Vec::new(),
         directory: key("wdir").map(PathBuf::from),
         inherit: None,
         environment: Vec::new(),

@@ -64,6 +64,26 @@ pub fn initial(turns: &[(Node, u32)], ranks: usize, per_node: Option<u32>) -> Op
     is_possible.then(|| round.into_iter().cycle().take(ranks).collect())
 }
 
+/// The same for several programs, in the order of their ranks: how many, and turns of their own. Programs without any
+/// take the common ones, each from where the one before it has ended.
+pub fn of_programs(
+    common: &[(Node, u32)],
+    programs: &[(usize, Vec<(Node, u32)>)],
+    per_node: Option<u32>,
+) -> Option<Vec<Node>> {
+    let others = programs.iter().filter(|(_, own)| own.is_empty());
+    let others: usize = others.map(|(ranks, _)| ranks).sum();
+    let mut others = initial(common, others, per_node)?.into_iter();
+    let mut nodes = Vec::new();
+    for (ranks, own) in programs {
+        match own.is_empty() {
+            true => nodes.extend(others.by_ref().take(*ranks)),
+            false => nodes.extend(initial(own, *ranks, per_node)?),
+        }
+    }
+    Some(nodes)
+}
+
 /// A node that may have a copy of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shelf<'a> {
@@ -184,6 +204,19 @@ mod tests {
         assert_eq!(of(&[(0, u32::MAX)], 2, None), [0, 0]);
         assert_eq!((initial(&[], 1, None), initial(&[(0, 0)], 1, None)), (None, None));
         assert_eq!(initial(&[], 0, None), Some(Vec::new()));
+    }
+
+    #[test]
+    fn programs_with_turns_of_their_own_leave_those_of_others_alone() {
+        let of = |programs: &[(usize, Vec<(Node, u32)>)], per_node| of_programs(&[(0, 1), (1, 1)], programs, per_node);
+        let own = |turns: &[(Node, u32)]| turns.to_vec();
+        assert_eq!(of(&[(1, own(&[])), (2, own(&[]))], None), Some(vec![0, 1, 0]));
+        assert_eq!(
+            of(&[(1, own(&[])), (3, own(&[(2, 2), (0, 1)])), (1, own(&[]))], None),
+            Some(vec![0, 2, 2, 0, 1])
+        );
+        assert_eq!(of(&[(1, own(&[])), (2, own(&[(2, 1), (3, 1)]))], Some(2)), Some(vec![0, 2, 2]));
+        assert_eq!(of_programs(&[], &[(1, own(&[]))], None), None);
     }
 
     fn shelf(node: Node, rack: Option<&str>) -> Shelf<'_> {

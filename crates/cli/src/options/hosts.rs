@@ -25,15 +25,65 @@ impl Slots {
     }
 }
 
-/// All hosts that the command line names, or else the batch system's. None: nobody names hosts. Relative file names start at
-/// `here`.
-pub fn named(
-    options: &Options,
-    here: &Path,
-    variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Vec<Slots>, String> {
+/// The hosts of a command line with several programs.
+#[derive(Debug)]
+pub struct Parts {
+    /// Those of the first program, and of all others that have none of their own.
+    pub common: Vec<Slots>,
+    /// Each program's own.
+    pub own: Vec<Vec<Slots>>,
+}
+
+impl Parts {
+    /// Relative file names start at `here`.
+    pub fn of(options: &Options, here: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Result<Parts, String> {
+        let own = options.programs.iter().map(|program| listed(&program.hosts, here));
+        Ok(Parts {
+            own: own.collect::<Result<_, _>>()?,
+            common: named(options, here, variable)?,
+        })
+    }
+
+    /// Whether some program has hosts of its own.
+    pub fn has_own(&self) -> bool {
+        self.own.iter().any(|own| !own.is_empty())
+    }
+
+    /// The common ones, and then those of each program.
+    pub fn all(&self) -> Vec<Slots> {
+        self.common.iter().chain(self.own.iter().flatten()).cloned().collect()
+    }
+
+    /// Divides what belongs to [`Parts::all`], one to one, in the common part and that of each program.
+    pub fn divide<T>(&self, mut all: Vec<T>) -> (Vec<T>, Vec<Vec<T>>) {
+        let own: usize = self.own.iter().map(Vec::len).sum();
+        let mut rest = all.split_off(all.len() - own).into_iter();
+        let own = self.own.iter().map(|own| rest.by_ref().take(own.len()).collect::<Vec<T>>());
+        let own: Vec<Vec<T>> = own.collect();
+        (all, own)
+    }
+}
+
+/// All hosts that the command line names for the whole job, or else the batch system's. None: nobody names hosts.
+/// Relative file names start at `here`.
+fn named(options: &Options, here: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Slots>, String> {
+    let mut all = listed(&options.nodes.hosts, here)?;
+    if all.is_empty() && options.nodes.count.is_none() {
+        let allotted = batch::hosts(|name| variable(name)?.into_string().ok())?;
+        let (name, hosts) = allotted.unwrap_or_default();
+        all.extend(hosts.into_iter().map(|(host, count)| Slots {
+            host,
+            count,
+            rack: None,
+            option: name.to_string(),
+        }));
+    }
+    Ok(all)
+}
+
+fn listed(named: &[Hosts], here: &Path) -> Result<Vec<Slots>, String> {
     let mut all = Vec::new();
-    for hosts in &options.nodes.hosts {
+    for hosts in named {
         let (option, shown, listed) = match hosts {
             Hosts::Listed(option, list) => (option, list.clone(), of_list(list).map(without_racks)),
             Hosts::InFile(option, file) => (option, file.display().to_string(), of_file(&here.join(file))),
@@ -48,16 +98,6 @@ pub fn named(
             count,
             rack,
             option: option.clone(),
-        }));
-    }
-    if all.is_empty() && options.nodes.count.is_none() {
-        let allotted = batch::hosts(|name| variable(name)?.into_string().ok())?;
-        let (name, hosts) = allotted.unwrap_or_default();
-        all.extend(hosts.into_iter().map(|(host, count)| Slots {
-            host,
-            count,
-            rack: None,
-            option: name.to_string(),
         }));
     }
     Ok(all)

@@ -199,7 +199,7 @@ table! {
         "tell of every life of a rank, and which libraries are used"
         Job(|options, _| { options.output.verbose = true; Ok(()) });
     ":" "" "" Run
-        "another program follows"
+        "another program follows, with hosts of its own if -hosts or -f stand before it"
         Mark;
     "-configfile" "FILE" "" Run
         "the programs are in FILE, one a line"

@@ -523,10 +523,9 @@ fn hosts_are_kept_for_the_check() {
     let options = options("-hosts a,b -n 2 -H c:2 ./a : -f list ./b");
     let listed = |option: &str, list: &str| Hosts::Listed(option.to_string(), list.to_string());
     let file = Hosts::InFile("-f".to_string(), "list".into());
-    assert_eq!(
-        options.nodes.hosts,
-        [listed("-hosts", "a,b"), listed("-H", "c:2"), file]
-    );
+    assert_eq!(options.nodes.hosts, [listed("-hosts", "a,b"), listed("-H", "c:2")]);
+    assert_eq!(options.programs[0].hosts, []);
+    assert_eq!(options.programs[1].hosts, [file]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub enum Hosts {
 pub struct ProgramOptions {
     /// 0: not given; set once it is known where they run.
     pub ranks: usize,
+    /// Hosts of its own; none: it runs on those of the job. The first program has none: its hosts are the job's.
+    pub hosts: Vec<Hosts>,
     pub directory: Option<PathBuf>,
     pub inherit: Option<Inherit>,
     pub environment: Vec<(OsString, OsString)>,
@@ -47,6 +49,7 @@ impl ProgramOptions {
     pub fn new() -> ProgramOptions {
         ProgramOptions {
             ranks: 0,
+            hosts: Vec::new(),
             directory: None,
             inherit: None,
             environment: Vec::new(),
@@ -97,6 +100,7 @@ pub struct Environment {
 /// Where ranks run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nodes {
+    /// Those of all programs without hosts of their own.
     pub hosts: Vec<Hosts>,
     /// How many nodes, all on this machine.
     pub count: Option<usize>,

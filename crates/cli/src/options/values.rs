@@ -408,21 +408,23 @@ pub fn variable(given: Written) -> Result<(), String> {
 }
 
 pub fn hosts_listed(given: Written) -> Result<(), String> {
-    given
-        .options
-        .nodes
-        .hosts
-        .push(Hosts::Listed(given.text.to_string(), given.value()));
+    let hosts = Hosts::Listed(given.text.to_string(), given.value());
+    add_hosts(given, hosts);
     Ok(())
 }
 
 pub fn hosts_in_file(given: Written) -> Result<(), String> {
-    given
-        .options
-        .nodes
-        .hosts
-        .push(Hosts::InFile(given.text.to_string(), given.path()));
+    let hosts = Hosts::InFile(given.text.to_string(), given.path());
+    add_hosts(given, hosts);
     Ok(())
+}
+
+/// Hosts before the first program are the job's; those before another one are its own.
+fn add_hosts(given: Written, hosts: Hosts) {
+    match given.options.programs.is_empty() {
+        true => given.options.nodes.hosts.push(hosts),
+        false => given.program.hosts.push(hosts),
+    }
 }
 
 /// Refused here: `config_file.rs` has expanded the option if it could.
