@@ -70,6 +70,7 @@ impl Dispatcher {
         }
         let Host { name, slots, .. } = arrived.host.clone();
         coming.launching.has_come(arrived.host.clone());
+        self.output.node_comes(&arrived.host);
         plan.mesh.push(arrived.arrival.mesh.clone());
         plan.copies.push(arrived.arrival.copies);
         let number = self.agents.comes(arrived.into_node());

@@ -1,11 +1,12 @@
 //! Merges the output of many ranks without tearing lines.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::pattern::{Pattern, seconds};
+use crate::pattern::{Pattern, Ranks, seconds};
 
 /// A longer line is passed on in pieces.
 const LONGEST: usize = 1 << 20;
@@ -16,8 +17,7 @@ pub const SILENCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Label {
     pub pattern: Pattern,
-    /// The first rank of each spawned group.
-    pub worlds: Vec<usize>,
+    pub ranks: Arc<Ranks>,
 }
 
 /// The lines that go to one place.
@@ -59,10 +59,10 @@ impl Lines {
         self.inside = from.inside.into_iter().collect();
     }
 
-    /// The first rank of each spawned group.
-    pub fn set_worlds(&mut self, worlds: &[usize]) {
+    /// What labels say of ranks from here on.
+    pub fn set_ranks(&mut self, ranks: &Arc<Ranks>) {
         if let Some(label) = &mut self.label {
-            label.worlds = worlds.to_vec();
+            label.ranks = ranks.clone();
         }
     }
 
@@ -156,7 +156,7 @@ impl Lines {
             if let Some(label) = &self.label
                 && !self.inside.get(&rank).copied().unwrap_or(false)
             {
-                let text = label.pattern.of(rank, &label.worlds, seconds());
+                let text = label.pattern.of(rank, &label.ranks, seconds());
                 out.extend_from_slice(text.as_bytes());
             }
             out.extend_from_slice(line);
@@ -173,8 +173,11 @@ mod tests {
 
     fn label(text: &str) -> Option<Label> {
         let pattern = Pattern::parse(text).unwrap();
-        let worlds = vec![12];
-        Some(Label { pattern, worlds })
+        let ranks = Arc::new(Ranks {
+            worlds: vec![12],
+            homes: vec![(0, "n1".to_string()), (1, "n2".to_string())],
+        });
+        Some(Label { pattern, ranks })
     }
 
     fn text(bytes: Vec<u8>) -> String {
@@ -202,6 +205,8 @@ mod tests {
         let mut lines = Lines::new(label("%g:%r "), false);
         assert_eq!(text(lines.take(11, b"a\n", now)), "0:11 a\n");
         assert_eq!(text(lines.take(12, b"a\n", now)), "1:12 a\n");
+        let mut lines = Lines::new(label("%h> "), false);
+        assert_eq!(text(lines.take(1, b"a\nb\n", now)), "n2> a\nn2> b\n");
     }
 
     #[test]

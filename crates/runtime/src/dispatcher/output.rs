@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, PipeWriter};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
@@ -13,11 +14,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use resurgo_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 
+use super::cluster::{Cluster, Host, Launcher};
 use super::kept::{END, END_ALL, Kept};
 use super::lines::{self, Label, Lines, Unfinished};
 use super::start_error::StartError;
 use super::writer::{Writer, write_all};
-use crate::pattern::{Pattern, seconds};
+use crate::pattern::{Home, Pattern, Ranks, seconds, this_machine};
 use crate::printed::{self, Entry, Journal, Place, Tally};
 use resurgo_store::own_directory::{Directory, Trust};
 
@@ -42,8 +44,9 @@ pub(super) struct Output {
     lines: BTreeMap<Way, Lines>,
     files: BTreeMap<PathBuf, File>,
     places: Places,
-    /// The first rank of each spawned group.
-    worlds: Vec<usize>,
+    ranks: Arc<Ranks>,
+    /// The names of the nodes' hosts, where there are several nodes.
+    hosts: Vec<String>,
     /// When the job was started, in seconds since 1970.
     seconds: u64,
     failed: Option<(String, io::ErrorKind)>,
@@ -68,6 +71,9 @@ pub(super) struct Before {
     /// The length of each file.
     files: Vec<(OsString, u64)>,
     worlds: Vec<usize>,
+    /// Where ranks began.
+    #[serde(default)]
+    homes: Vec<Home>,
     seconds: u64,
 }
 
@@ -80,7 +86,8 @@ impl Output {
             lines: BTreeMap::new(),
             files: BTreeMap::new(),
             places,
-            worlds: Vec::new(),
+            ranks: Arc::default(),
+            hosts: Vec::new(),
             seconds: seconds(),
             failed: None,
             kept: Kept::new(),
@@ -94,6 +101,41 @@ impl Output {
             output.lines.insert((stream, None), lines);
         }
         Ok(output)
+    }
+
+    /// Whether files have names that depend on where ranks run.
+    pub fn names_nodes(&self) -> bool {
+        self.places.files.iter().flatten().any(Pattern::names_nodes)
+    }
+
+    /// The job has these nodes.
+    pub fn set_nodes(&mut self, cluster: &Cluster) {
+        cluster.hosts.iter().for_each(|host| self.node_comes(host));
+        self.add_homes(0, &cluster.of_rank);
+    }
+
+    /// One more node.
+    pub fn node_comes(&mut self, host: &Host) {
+        self.hosts.push(match host.launcher {
+            Launcher::Fork => this_machine(),
+            _ => host.name.clone(),
+        });
+    }
+
+    /// The ranks from `first` on begin on these nodes.
+    fn add_homes(&mut self, first: usize, nodes: &[u32]) {
+        let hosts = &self.hosts;
+        let home = |node: &u32| (*node, hosts.get(*node as usize).cloned().unwrap_or_else(this_machine));
+        let homes = &mut Arc::make_mut(&mut self.ranks).homes;
+        homes.resize_with(first, || (0, this_machine()));
+        homes.extend(nodes.iter().map(home));
+        self.tell_lines();
+    }
+
+    fn tell_lines(&mut self) {
+        for lines in self.lines.values_mut() {
+            lines.set_ranks(&self.ranks);
+        }
     }
 
     /// Makes the files of a new job's ranks: an unwritable file shows before a process runs.
@@ -119,7 +161,11 @@ impl Output {
     /// files that are shorter than they were.
     pub fn resume(&mut self, before: Before) -> Result<Vec<PathBuf>, StartError> {
         let mut shorter = Vec::new();
-        (self.worlds, self.seconds) = (before.worlds, before.seconds);
+        self.seconds = before.seconds;
+        self.ranks = Arc::new(Ranks {
+            worlds: before.worlds,
+            homes: before.homes,
+        });
         for (path, length) in before.files {
             let path = PathBuf::from(path);
             let is_whole = self
@@ -141,9 +187,7 @@ impl Output {
                 .or_insert_with(|| Lines::new(label.clone(), false));
             lines.resume(unfinished);
         }
-        for lines in self.lines.values_mut() {
-            lines.set_worlds(&self.worlds);
-        }
+        self.tell_lines();
         Ok(shorter)
     }
 
@@ -160,31 +204,30 @@ impl Output {
         Before {
             lines: lines.collect(),
             files: files.collect(),
-            worlds: self.worlds.clone(),
+            worlds: self.ranks.worlds.clone(),
+            homes: self.ranks.homes.clone(),
             seconds: self.seconds,
         }
     }
 
-    /// Ranks from `first` on are a group of their own.
-    pub fn spawned(&mut self, first: usize) {
-        self.worlds.push(first);
-        for lines in self.lines.values_mut() {
-            lines.set_worlds(&self.worlds);
-        }
+    /// Ranks from `first` on are a group of their own, on these nodes.
+    pub fn spawned(&mut self, first: usize, nodes: &[u32]) {
+        Arc::make_mut(&mut self.ranks).worlds.push(first);
+        self.add_homes(first, nodes);
     }
 
     fn label(&self) -> Option<Label> {
         let pattern = self.places.label.clone()?;
         Some(Label {
             pattern,
-            worlds: self.worlds.clone(),
+            ranks: self.ranks.clone(),
         })
     }
 
     /// The file of a rank's stream; none: our own stream.
     fn path(&self, rank: usize, stream: Stream) -> Option<PathBuf> {
         let pattern = self.places.files[stream as usize].as_ref()?;
-        let name = pattern.of(rank, &self.worlds, self.seconds);
+        let name = pattern.of(rank, &self.ranks, self.seconds);
         Some(self.places.directory.join(name))
     }
 

@@ -65,7 +65,6 @@ impl Dispatcher {
         self.spawning.worlds.push(first);
         let world = self.spawning.worlds.len();
         programs.iter_mut().for_each(|program| program.world = world);
-        self.output.spawned(first);
         self.pids.resize(ranks, None);
         self.policy.grow(ranks);
         if let Some(survivors) = &mut self.policy.survivors {
@@ -90,6 +89,7 @@ impl Dispatcher {
         let fact = Fact::Spawned { ranks: new.len() };
         self.coordinator.handle(fact, self.start.elapsed());
         let nodes: Vec<u32> = new.iter().map(|rank| self.coordinator.node(*rank as u32)).collect();
+        self.output.spawned(first, &nodes);
         if let Some(plan) = &mut self.plan {
             plan.of_rank.extend(&nodes);
         }

@@ -53,7 +53,7 @@ impl Dispatcher {
         let job = &mut settings.job;
         let mut servers = Servers::start(job, &settings.servers, size)?;
         let (mut output, wake, wake_writer) = start_output(settings.output)?;
-        if settings.resumed.is_none() {
+        if settings.resumed.is_none() && (settings.cluster.is_none() || !output.names_nodes()) {
             output.make_files(size)?;
         }
         let flushes = start_flushes(job, &settings.stores, &wake_writer, &signals)?;
@@ -62,6 +62,7 @@ impl Dispatcher {
             settings.cluster.as_mut(),
             settings.resumed.as_ref(),
             &signals,
+            &mut output,
             wake_writer,
         )?;
         servers.come(job, &started.arrivals);
@@ -357,19 +358,21 @@ fn start_flushes(
     Ok(Some(flushes))
 }
 
-/// Starts the agents, which find out whether they see one directory.
+/// Starts the agents, which find out whether they see one directory, and tells `output` where ranks run.
 fn start_nodes(
     job: &mut Job,
-    cluster: Option<&mut Cluster>,
+    mut cluster: Option<&mut Cluster>,
     resumed: Option<&Suspended>,
     signals: &Signals,
+    output: &mut Output,
     wake: PipeWriter,
 ) -> Result<(Started, Option<JobFiles>), StartError> {
     let mut files = match cluster {
         Some(_) => job_files(job, resumed)?,
         None => None,
     };
-    let started = match start_agents(cluster, job, files.as_ref().map(JobFiles::place), signals) {
+    let place = files.as_ref().map(JobFiles::place);
+    let started = match start_agents(cluster.as_deref_mut(), job, place, signals) {
         Ok(started) => started,
         Err(error) => {
             files.into_iter().for_each(JobFiles::leave);
@@ -386,10 +389,24 @@ fn start_nodes(
         let path = job.image_files.directory.clone().unwrap_or_default().into();
         return Err(StartError::ParityInOneDirectory { path });
     }
+    if let Err(error) = place_output(output, cluster.as_deref(), resumed.is_none()) {
+        files.into_iter().for_each(JobFiles::leave);
+        return Err(error);
+    }
     if let Some(files) = &mut files {
         files.begin(job, wake);
     }
     Ok((started, files))
+}
+
+/// Where ranks run is known: so are the names of all files of a new job.
+fn place_output(output: &mut Output, cluster: Option<&Cluster>, is_new: bool) -> Result<(), StartError> {
+    let Some(cluster) = cluster else { return Ok(()) };
+    output.set_nodes(cluster);
+    match is_new {
+        true => output.make_files(cluster.of_rank.len()),
+        false => Ok(()),
+    }
 }
 
 /// The job's directory, where its agents are on several nodes.
