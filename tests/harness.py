@@ -39,6 +39,9 @@ PLAIN = {
 }
 # Not the bridge of another test's nodes, which may go at any moment.
 HERE = {"FI_TCP_IFACE": "lo"}
+# The first line of a script in place of ssh: what it starts is on a machine of its own, as far as resurgo can tell.
+OWN_NAMESPACE = "--uts" if os.geteuid() == 0 else "--map-current-user --uts"
+APART = f'[ -n "$APART" ] || exec env APART=1 unshare {OWN_NAMESPACE} -- "$0" "$@"; unset APART\n'
 # Results of undisturbed jobs, by command.
 CALM = {}
 MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]

@@ -37,7 +37,7 @@ def ssh(tmp_path):
     def make(line="true"):
         script = tmp_path / "ssh"
         script.write_text(
-            '#!/bin/sh\n[ "$1 $2 $3 $4 $5" = "-T -x -o BatchMode=yes --" ] || exit 99\nshift 5; host=$1; shift\n'
+            f'#!/bin/sh\n{harness.APART}[ "$1 $2 $3 $4 $5" = "-T -x -o BatchMode=yes --" ] || exit 99\nshift 5; host=$1; shift\n'
             f'case "$(tr "\\0" " " < /proc/$PPID/cmdline)" in *"agent helper"*) by=helper;; *) by=run;; esac\n'
             f'echo "$by $host $*" >> {tmp_path}/calls\n{line}\nexec sh -c "$*"\n'
         )
@@ -119,7 +119,7 @@ def server(tmp_path):
     (tmp_path / "server").write_text(
         f"HostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/own.pub\nStrictModes no\nPidFile none\nUsePAM no\n"
         f"PermitRootLogin yes\nMaxStartups 200\nListenAddress 127.0.0.1\nPort {port}\nSetEnv HOME={tmp_path}\n"
-        "AcceptEnv RESURGO_TEST_MARK\n"
+        f'AcceptEnv RESURGO_TEST_MARK\nForceCommand exec unshare {harness.OWN_NAMESPACE} sh -c "$SSH_ORIGINAL_COMMAND"\n'
     )
     (tmp_path / "known").write_text(f"all {(tmp_path / 'host.pub').read_text()}")
     (tmp_path / "client").write_text(

@@ -322,7 +322,7 @@ def test_a_node_that_is_about_to_be_taken_away_is_left_in_time(jobs, program, by
 @pytest.fixture
 def others(tmp_path):
     """What makes hosts with names of their own other machines."""
-    (script := tmp_path / "ssh").write_text('#!/bin/sh\nshift 6\nexec sh -c "$*"\n')
+    (script := tmp_path / "ssh").write_text(f'#!/bin/sh\n{harness.APART}shift 6\nexec sh -c "$*"\n')
     script.chmod(0o755)
     return ["-launcher-exec", script]
 

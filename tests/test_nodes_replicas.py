@@ -126,7 +126,7 @@ def lose_a_rack(jobs, program, rng, protocol, options, is_whole):
     expected = undisturbed(jobs, command, entry, 6)
     (hosts := jobs.directory / "hosts").write_text("".join(f"198.51.100.{node}:1 rack={'abc'[node // 2]}\n" for node in range(6)))
     ssh = jobs.directory / "ssh"
-    ssh.write_text('#!/bin/sh\nshift 6; exec sh -c "$*"\n')
+    ssh.write_text(f'#!/bin/sh\n{harness.APART}shift 6; exec sh -c "$*"\n')
     ssh.chmod(0o755)
     file = jobs.directory / "result"
     options = ["-f", hosts, "-launcher", "ssh", "-launcher-exec", ssh, "--lease", "2s", *options, *harness.MANY, *every("100ms")]

@@ -76,7 +76,7 @@ world.Barrier()
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal", slow("hierarchical")])
 def test_a_ring_of_waits_on_two_nodes_is_detected(jobs, tmp_path, protocol):
     """Two ranks of a lost node go to two others. In later lives each waits for the other's message before it sends."""
-    (script := tmp_path / "ssh").write_text('#!/bin/sh\nshift 6\nexec sh -c "$*"\n')
+    (script := tmp_path / "ssh").write_text(f'#!/bin/sh\n{harness.APART}shift 6\nexec sh -c "$*"\n')
     script.chmod(0o755)
     (file := tmp_path / "ring.py").write_text(RING)
     hosts = ["-hosts", "localhost:1,a.invalid:2,b.invalid:1,c.invalid:1", "--spares", "2", "-launcher-exec", script]

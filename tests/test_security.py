@@ -270,7 +270,7 @@ def listening(job):
 def test_strangers_keep_no_node_out_of_a_job_that_begins(jobs, program, tmp_path, options):
     """They have all places at `resurgo run` when the agents come."""
     (script := tmp_path / "ssh").write_text(
-        f'#!/bin/sh\nshift 6; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exec sh -c "$*"\n'
+        f'#!/bin/sh\n{harness.APART}shift 6; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exec sh -c "$*"\n'
     )
     script.chmod(0o755)
     hosts = ["-hosts", "a.invalid:2,b.invalid:2", "-launcher-exec", script, *options]

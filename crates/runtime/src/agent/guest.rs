@@ -18,7 +18,7 @@ use super::serving::Serving;
 use super::store::Store;
 use crate::connection::Connection;
 use crate::stream::{Stream, Tls};
-use crate::{interfaces, invited, likeness, server_process, since_boot};
+use crate::{interfaces, invited, likeness, machine, server_process, since_boot};
 
 /// How long the agent tries one address of the dispatcher.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -80,6 +80,7 @@ impl Guest {
         };
         let host = gethostname().map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let arrival = Arrival {
+            machine: machine::of_this_process(&host),
             host,
             mesh: Vec::new(),
             copies: copies.local_addr()?.port(),

@@ -48,6 +48,19 @@ pub struct Host {
     pub rack: Option<String>,
 }
 
+impl Host {
+    /// The first of these hosts, each with its machine, that is the same machine under another name. Nodes of `--nodes`
+    /// share this one on purpose. Slurm knows its nodes, and users those that join.
+    pub fn twin<'a>(&self, machine: &str, others: &'a [(Host, String)]) -> Option<&'a str> {
+        let is_named = |other: &Host| match (self.launcher, other.launcher) {
+            (Launcher::Ssh, Launcher::Ssh | Launcher::Fork) | (Launcher::Fork, Launcher::Ssh) => other.name != self.name,
+            _ => false,
+        };
+        let mut twins = others.iter().filter(|(other, theirs)| theirs == machine && is_named(other));
+        twins.next().map(|(other, _)| other.name.as_str())
+    }
+}
+
 /// How nodes join a job by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
@@ -364,6 +377,33 @@ pub(super) mod tests {
         assert_eq!(lacks(&all, 4, 2), "");
         assert_eq!(lacks(&all, 2, 1), "");
         assert!(lacks(&all, 5, 1).contains("not of every rack"));
+    }
+
+    #[test]
+    fn a_machine_has_one_name() {
+        let host = |name: &str, launcher| Host {
+            name: name.to_string(),
+            launcher,
+            ..cluster(&[(1, false)], &[]).hosts.remove(0)
+        };
+        let there = [
+            (host("0", Launcher::Fork), "here".to_string()),
+            (host("n1", Launcher::Ssh), "one".to_string()),
+            (host("n2", Launcher::Slurm), "two".to_string()),
+        ];
+        let twin = |name: &str, launcher, machine: &str| host(name, launcher).twin(machine, &there).map(str::to_string);
+        assert_eq!(twin("n1-ib", Launcher::Ssh, "one").as_deref(), Some("n1"));
+        assert_eq!(twin("gate", Launcher::Ssh, "here").as_deref(), Some("0"));
+        assert_eq!(twin("localhost", Launcher::Fork, "one").as_deref(), Some("n1"));
+        for (name, launcher, machine) in [
+            ("n1", Launcher::Ssh, "one"),
+            ("n3", Launcher::Ssh, "three"),
+            ("1", Launcher::Fork, "here"),
+            ("n3", Launcher::Slurm, "two"),
+            ("n3", Launcher::Join, "one"),
+        ] {
+            assert_eq!(twin(name, launcher, machine), None, "{name}");
+        }
     }
 
     #[test]

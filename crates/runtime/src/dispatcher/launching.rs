@@ -95,6 +95,8 @@ pub struct Launching {
     /// What server nodes run.
     serve: Option<Serve>,
     alike: Alike,
+    /// The machines of hosts whose agents have arrived.
+    machines: Vec<(Host, String)>,
 }
 
 /// How the user may end the job before it begins: the descriptor that tells, and the signal.
@@ -449,6 +451,7 @@ impl Launching {
             numbers: 0,
             serve: None,
             alike: likeness::of_this_node(&cluster.files).map_err(cannot("read resurgo's own file"))?,
+            machines: Vec::new(),
             cluster,
         };
         for host in launching.cluster.hosts.clone() {
@@ -535,6 +538,7 @@ impl Launching {
     /// The node is not part of the job any more.
     pub fn has_gone(&mut self, name: &str) {
         self.cluster.hosts.retain(|host| host.name != name);
+        self.machines.retain(|(host, _)| host.name != name);
     }
 
     /// The outcome for all nodes in the order of their names, when none is expected any more.
@@ -726,12 +730,21 @@ impl Launching {
             let hint = "see that the directory can be made and written to there";
             directory.map(|why| format!("cannot keep image files in {why}; {hint}"))
         });
+        let machine = arrival.machine.clone();
+        let twin = machine.as_ref().and_then(|machine| guest.host.twin(machine, &self.machines));
+        let trouble = trouble.or_else(|| {
+            let hint = "name it once, with the slots of both: a copy of an image there would be lost with the image";
+            twin.map(|other| format!("is the same machine as {other}; {hint}"))
+        });
         match trouble {
             Some(reason) => {
                 let _ = connection.send(&ToAgent::Refused { reason: reason.clone() });
                 guest.misses(reason);
             }
-            None => guest.fate = Fate::There(connection, Box::new(arrival)),
+            None => {
+                self.machines.extend(machine.map(|machine| (guest.host.clone(), machine)));
+                guest.fate = Fate::There(connection, Box::new(arrival));
+            }
         }
     }
 }

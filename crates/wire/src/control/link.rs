@@ -218,6 +218,9 @@ pub struct Arrival {
     pub mesh: Vec<SocketAddr>,
     /// The port for copies of images.
     pub copies: u16,
+    /// The machine that the node is on, by what only that has; none: it cannot be told.
+    #[serde(default)]
+    pub machine: Option<String>,
     /// What must be the same on all nodes.
     pub alike: Alike,
     /// The job's directory as this agent sees it, or why it cannot be used.
