@@ -93,6 +93,7 @@ pub fn cluster(
         hold: asked.hold,
         is_encrypted: asked.is_encrypted,
         files: Vec::new(),
+        limits: Vec::new(),
     }))
 }
 
@@ -251,6 +252,7 @@ fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Re
         lease: asked.lease,
         hold: asked.hold,
         files: Vec::new(),
+        limits: Vec::new(),
     })
 }
 

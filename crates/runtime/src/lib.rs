@@ -23,6 +23,7 @@ pub mod jobs;
 pub mod join;
 mod leftovers;
 mod likeness;
+mod limits;
 mod machine;
 pub mod memory;
 pub mod note;

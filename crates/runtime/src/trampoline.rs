@@ -16,11 +16,12 @@ use nix::fcntl::OFlag;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::personality::{self, Persona};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::Resource;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 use resurgo_wire::node_memory::{PROGRAM_FD, RANK_FDS, SURVIVOR_FD};
 
+use crate::limits;
 use crate::note::Note;
 
 /// The hidden verb.
@@ -163,8 +164,8 @@ fn prepare(
     if let Some((soft, hard)) = files.to_str().and_then(|files| files.split_once(':'))
         && let (Ok(soft), Ok(hard)) = (soft.parse(), hard.parse())
     {
-        // A higher limit than inherited does the program no harm.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, soft, hard);
+        // The launcher has raised its own.
+        let _ = limits::set(Resource::RLIMIT_NOFILE, soft, hard);
     }
     close_strangers(kept).map_err(|error| failed("list the open descriptors", &error))?;
     // The launcher blocks its signals to read them from a descriptor; the program gets them delivered.

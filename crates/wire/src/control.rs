@@ -29,7 +29,7 @@ pub use job::{
     Addresses, Flush, Grouping, ImageFiles, Job, Program, Secret, Stdin, WantedProgram, appnums, protocol_number,
 };
 pub use link::{
-    AGENT, Alike, Arrival, Errand, HELPER, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Piece,
+    AGENT, Alike, Arrival, Errand, HELPER, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Limit, Piece,
     Preemption, STORE_SERVER, Serve, Sight, StoreErrand, StoreTold, Told,
 };
 pub use nodes::{MOST_NODES, Nodes};

@@ -18,7 +18,7 @@ use super::serving::Serving;
 use super::store::Store;
 use crate::connection::Connection;
 use crate::stream::{Stream, Tls};
-use crate::{interfaces, invited, likeness, machine, server_process, since_boot};
+use crate::{interfaces, invited, likeness, limits, machine, server_process, since_boot};
 
 /// How long the agent tries one address of the dispatcher.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -61,6 +61,7 @@ impl Guest {
         let invitation = invited::read::<Invitation>(&life_line, "/version")?;
         let life_line = invitation.has_life_line.then_some(life_line);
         umask(Mode::from_bits_truncate(invitation.umask));
+        let limits = limits::take(&invitation.limits);
         // This reads files, so it comes before the connection: a stranger has little time to prove the key.
         let alike = likeness::of_this_node(&invitation.files)?;
         let until = Instant::now() + INVITED;
@@ -82,6 +83,7 @@ impl Guest {
         let arrival = Arrival {
             machine: machine::of_this_process(&host),
             host,
+            limits,
             mesh: Vec::new(),
             copies: copies.local_addr()?.port(),
             servers: serving.places()?,
@@ -318,6 +320,7 @@ mod tests {
             addresses: vec![to.ip()],
             port: to.port(),
             umask: 0,
+            limits: Vec::new(),
             lease_ms: 3_000,
             hold_ms: 60_000,
             is_encrypted: false,

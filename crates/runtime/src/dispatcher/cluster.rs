@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use resurgo_protocol::placement::{self, Parity, Room, Shelf};
-use resurgo_wire::control::{AGENT, HELPER, KEPT, Preemption};
+use resurgo_wire::control::{AGENT, HELPER, KEPT, Limit, Preemption};
 
 use crate::invited;
 
@@ -122,6 +122,8 @@ pub struct Cluster {
     pub is_encrypted: bool,
     /// Files that must be the same on all nodes, beside resurgo itself. A directory only has to exist.
     pub files: Vec<OsString>,
+    /// Limits of this process, for all ranks. The job fills them in.
+    pub limits: Vec<Limit>,
 }
 
 impl Cluster {
@@ -324,6 +326,7 @@ pub(super) mod tests {
             hold: Duration::ZERO,
             is_encrypted: false,
             files: Vec::new(),
+            limits: Vec::new(),
         }
     }
 

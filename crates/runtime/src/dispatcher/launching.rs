@@ -433,6 +433,7 @@ impl Launching {
                 addresses,
                 port,
                 umask: own_umask.bits(),
+                limits: cluster.limits.clone(),
                 lease_ms: cluster.lease.as_millis() as u64,
                 hold_ms: cluster.hold.as_millis() as u64,
                 is_encrypted: cluster.is_encrypted,

@@ -14,7 +14,7 @@ use resurgo_protocol::policy::{Limits, Policy};
 use resurgo_protocol::{Coordinator, Fact, Protocol};
 use resurgo_store::Described;
 use resurgo_wire::console::LONGEST_COMMAND;
-use resurgo_wire::control::{Arrival, Job, JobDirectory, Nodes, Secret, Sight, Stdin, ToAgent, appnums};
+use resurgo_wire::control::{Arrival, Job, JobDirectory, Limit, Nodes, Secret, Sight, Stdin, ToAgent, appnums};
 
 use super::bus::{Bus, Notices, Wanted};
 use super::cluster::Cluster;
@@ -37,6 +37,7 @@ use super::suspend::{self, State, Suspension};
 use super::{About, Dispatcher, Front, Images, Places, Servers, Settings, Spawning, input};
 use crate::faults::Schedule;
 use crate::flush::{self, DISPATCHERS, Secrets, Site};
+use crate::limits;
 use crate::suspended::Suspended;
 
 /// For the key of checkpoint servers, which is on their disks: it tells nothing about that of the job.
@@ -45,6 +46,7 @@ const SERVERS: &str = "resurgo 2026-11-27 checkpoint servers of a job";
 impl Dispatcher {
     pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, StartError> {
         let start = Instant::now();
+        settings.cluster.iter_mut().for_each(|cluster| cluster.limits = limits::own());
         prctl::set_child_subreaper(true).map_err(|error| cannot("become a subreaper")(error.into()))?;
         let signals = signals(&settings).map_err(cannot("watch signals"))?;
         let (wanted, metrics) = (wanted(&settings, start)?, metrics::prepare(&settings.reports)?);
@@ -66,6 +68,9 @@ impl Dispatcher {
             wake_writer,
         )?;
         servers.come(job, &started.arrivals);
+        if let Some(cluster) = settings.cluster.as_ref().filter(|_| !settings.quiet) {
+            started.warn_of_limits(cluster);
+        }
         let coordinator = Coordinator::new(plan(job, size, !started.plans.is_empty()));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
@@ -433,6 +438,18 @@ struct Started {
     arrivals: Vec<Arrival>,
     /// Further agents arrive here.
     launching: Option<Launching>,
+}
+
+impl Started {
+    /// Warns of nodes on which ranks have lower limits than this process.
+    fn warn_of_limits(&self, cluster: &Cluster) {
+        let hosts = cluster.hosts.iter().map(|host| host.name.as_str());
+        let limits = self.arrivals.iter().map(|arrival| &arrival.limits[..]);
+        let nodes: Vec<(&str, &[Limit])> = hosts.zip(limits).collect();
+        if let Some(warning) = limits::warning(&cluster.limits, &nodes) {
+            eprintln!("resurgo: warning: {warning}");
+        }
+    }
 }
 
 /// Starts the agents of all nodes.

@@ -51,6 +51,14 @@ pub struct Preemption {
     pub url: Option<String>,
 }
 
+/// A limit of processes, by its letter at `ulimit`. `u64::MAX`: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    pub letter: char,
+    pub soft: u64,
+    pub hard: u64,
+}
+
 /// What an agent learns from its starter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
@@ -65,6 +73,9 @@ pub struct Invitation {
     pub port: u16,
     /// The dispatcher's umask, so that files made by ranks are alike on all nodes.
     pub umask: u32,
+    /// Limits of `resurgo run`, for the ranks of all nodes.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
     /// How long the agent goes on without an answer from the dispatcher.
     pub lease_ms: u64,
     /// For how long its ranks stand still when the lease has run out, before they end.
@@ -221,6 +232,9 @@ pub struct Arrival {
     /// The machine that the node is on, by what only that has; none: it cannot be told.
     #[serde(default)]
     pub machine: Option<String>,
+    /// Limits that are lower there than the invitation's, as they are.
+    #[serde(default)]
+    pub limits: Vec<Limit>,
     /// What must be the same on all nodes.
     pub alike: Alike,
     /// The job's directory as this agent sees it, or why it cannot be used.
