@@ -28,7 +28,7 @@ def ssh(tmp_path):
     def make(line):
         script = tmp_path / "ssh"
         script.write_text(
-            '#!/bin/sh\n[ "$1 $2 $3 $4 $5" = "-T -x -o BatchMode=yes --" ] || exit 99\nshift 5; host=$1; shift\n'
+            f'#!/bin/sh\n{harness.APART}[ "$1 $2 $3 $4 $5" = "-T -x -o BatchMode=yes --" ] || exit 99\nshift 5; host=$1; shift\n'
             f"{line}\n"
         )
         script.chmod(0o755)
@@ -70,6 +70,30 @@ def test_doctor_examines_hosts(jobs, ssh, tmp_path):
     assert result.code == 1, result.describe()
     result = jobs.resurgo("doctor", "--json", "-hosts", "a.invalid,localhost", *script).ok()
     assert [host["ready"] for host in json.loads(result.text)] == [True, True]
+
+
+@pytest.fixture
+def namesakes(tmp_path):
+    """A program in place of ssh, for which all names lead to this machine."""
+    (script := tmp_path / "namesakes").write_text('#!/bin/sh\nshift 6\nexec sh -c "$*"\n')
+    script.chmod(0o755)
+    return ["-launcher-exec", script]
+
+
+def test_a_machine_under_two_names_is_refused(jobs, program, namesakes):
+    """An image and its copy would be lost together."""
+    error = refused(jobs, *HOSTS, *namesakes)
+    assert re.search("node [ab].invalid: is the same machine as [ab].invalid; name it once", error), error
+    result = jobs.run(4, *program("hello"), options=[*HOSTS, *namesakes, "--allow-missing", "1"]).ok()
+    assert len({event["node"] for event in result.of("started")}) == 1, result.describe()
+    (missing,) = result.of("node_missing")
+    assert "is the same machine as" in missing["reason"], result.describe()
+
+
+def test_doctor_finds_a_machine_under_two_names(jobs, namesakes):
+    result = jobs.resurgo("doctor", "-hosts", "a.invalid,localhost", *namesakes)
+    lines = sorted(line.split(None, 1)[1] for line in result.text.splitlines())
+    assert result.code == 1 and lines[1] == "ready" and lines[0].startswith("is the same machine as "), result.describe()
 
 
 def test_a_host_without_resurgo_is_named(jobs, ssh):
@@ -577,6 +601,63 @@ def test_a_job_of_pbs_runs_on_its_nodes(jobs, ssh, program, tmp_path):
     nodes.unlink()
     result = jobs.resurgo("run", *script, *program("hello"), env=env)
     assert result.code == 2 and f'PBS_NODEFILE="{nodes}" cannot be read: No such file' in result.errors, result.describe()
+
+
+def test_programs_have_hosts_of_their_own(jobs, ssh, program):
+    options = ["-hosts", "a.invalid", *ssh('exec sh -c "$*"')]
+    more = [":", "-hosts", "b.invalid,c.invalid", "-n", "2", *program("hello"), ":", "-n", "1", *program("hello")]
+    result = jobs.run(1, *program("hello"), *more, options=options).ok()
+    assert "4 ranks, sum 6" in result.text
+    nodes = {event["rank"]: event["node"] for event in result.of("started")}
+    assert nodes == {0: "a.invalid", 1: "b.invalid", 2: "c.invalid", 3: "a.invalid"}, result.describe()
+
+
+def test_patterns_name_the_host_of_a_rank(jobs, ssh, program, tmp_path):
+    hosts = [*HOSTS, *ssh('exec sh -c "$*"')]
+    of = {0: "a.invalid.0", 1: "a.invalid.0", 2: "b.invalid.1", 3: "b.invalid.1"}
+    result = jobs.run(4, *program("hello"), options=[*hosts, "-prepend-pattern", "%h.%p> "]).ok()
+    expected = [f"{home}> hello from rank {rank} of 4" for rank, home in of.items()] + ["a.invalid.0> 4 ranks, sum 6"]
+    assert sorted(result.text.splitlines()) == sorted(expected)
+    jobs.run(4, *program("hello"), options=[*hosts, "-outfile-pattern", tmp_path / "out.%h.%p.%r"]).ok()
+    for rank, home in of.items():
+        assert f"hello from rank {rank} of 4\n" in (tmp_path / f"out.{home}.{rank}").read_text()
+    file = tmp_path / "none/out.%h"
+    result = jobs.run(4, *program("hello"), options=[*hosts, "-outfile-pattern", file])
+    assert (result.code, result.text, len(result.errors.splitlines())) == (1, "", 1), result.describe()
+    assert f"cannot write output of ranks to {tmp_path}/none/out.a.invalid" in result.errors
+
+
+def test_the_file_of_a_rank_keeps_its_name_on_another_host(jobs, ssh, program, tmp_path):
+    heat = [*program("heat"), "200", "200", "6000"]
+    calm = jobs.calm(2, *heat)
+    options = [*HOSTS, *ssh('exec sh -c "$*"'), "-outfile-pattern", tmp_path / "out.%h", *every("100ms")]
+    job = jobs.start(2, *heat, options=options, protocol="blocking")
+    job.reach_event("wave_complete")
+    os.kill(harness.parent_of(job.lives()[0][0]), signal.SIGKILL)
+    result = job.wait().ok()
+    assert {event["node"] for event in result.of("started")} == {"a.invalid", "b.invalid"}, result.describe()
+    assert (tmp_path / "out.a.invalid").read_bytes() == calm.out and not (tmp_path / "out.b.invalid").exists()
+
+
+LIMITS = """
+import resource
+from mpi4py import MPI
+print(resource.getrlimit(resource.RLIMIT_STACK)[0] >> 20, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def test_limits_are_those_of_resurgo_run(jobs, ssh):
+    """As far as the hosts permit it, and otherwise there is one warning."""
+    jobs.before = ["prlimit", "--stack=9437184:", "--nofile=512:"]
+    script = ssh('exec prlimit --stack=4194304: --nofile=256: sh -c "$*"')
+    result = jobs.run(4, harness.PYTHON, "-c", LIMITS, options=[*HOSTS, *script]).ok()
+    assert result.text.splitlines() == ["9 512"] * 4 and "lower limits" not in result.errors, result.describe()
+    may_not = "setpriv --bounding-set=-sys_resource" if os.geteuid() == 0 else ""
+    script = ssh(f'exec {may_not} prlimit --stack=4194304:4194304 sh -c "$*"')
+    result = jobs.run(4, harness.PYTHON, "-c", LIMITS, options=[*HOSTS, *script]).ok()
+    assert result.text.splitlines() == ["4 512"] * 4, result.describe()
+    told = "warning: ranks on node a.invalid and 1 other node have lower limits than here: ulimit -s 4.0 MiB in place of 9.0 MiB;"
+    assert result.errors.count("lower limits") == 1 and told in result.errors, result.describe()
 
 
 def test_a_host_without_ranks_takes_those_of_a_lost_one(jobs, ssh, program):
