@@ -82,6 +82,9 @@ pub struct Plan {
     pub groups_at_once: u32,
     /// A rank that has finished is part of later waves: its end is its image.
     pub ends_count: bool,
+    /// When a life has nothing to begin from, because images are lost and what came before them is forgotten, all ranks
+    /// begin again at the beginning. (Those that return together do so in any case.)
+    pub begins_anew: bool,
 }
 
 /// See the head of this file.
@@ -102,6 +105,8 @@ pub struct Coordinator {
     /// The newest wave that the record may name, as far as is known; 0: none.
     recorded: u64,
     is_halted: bool,
+    /// All ranks end, to begin again at the beginning.
+    all_begin: bool,
     /// No rank may start from the beginning any more: the programs may have changed.
     is_resumed: bool,
     /// Waves were given up, and can come back while ranks run.
@@ -129,6 +134,7 @@ impl Coordinator {
             transit_files: BTreeSet::new(),
             recorded: 0,
             is_halted: false,
+            all_begin: false,
             is_resumed: false,
             may_come_back: false,
             may_begin_again: false,
@@ -419,6 +425,10 @@ impl Coordinator {
             });
             self.begin(rank as Rank, From::Beginning, false);
         }
+        if self.all_begin {
+            // The rank that spawned them has ended, and may spawn other ones when it begins again.
+            self.tell(Command::Fail(Cause::NotBroughtBack));
+        }
     }
 
     /// From now on each rank takes images alone; present images stay valid for that.
@@ -482,7 +492,7 @@ impl Coordinator {
     }
 
     fn halt(&mut self) {
-        self.is_halted = true;
+        (self.is_halted, self.all_begin) = (true, false);
         self.tell(Command::Halt);
         for unit in &mut self.units {
             (unit.returning, unit.reading, unit.fetching) = (None, None, None);

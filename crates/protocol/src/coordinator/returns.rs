@@ -1,7 +1,7 @@
 //! Lives: what each begins from, alone or with all ranks of its unit that return to a wave.
 
 use super::leaving::NOT_COPIED;
-use super::state::{From, Process};
+use super::state::{From, Process, Unit};
 use super::{Cause, Command, Coordinator, Why};
 use crate::{Rank, Return, Turn};
 
@@ -39,11 +39,12 @@ impl Coordinator {
 
     /// A rank that has failed begins again from its newest image.
     pub(super) fn begin_alone(&mut self, rank: Rank) {
-        if self.ranks[rank as usize].is_alive() || self.is_halted {
+        if self.ranks[rank as usize].is_alive() || self.is_halted || self.all_begin {
             return;
         }
         match self.images(rank).choose() {
             Some(from) => self.begin(rank, from, false),
+            None if self.may_begin_anew() => self.all_begin_again(),
             None if self.has_waves() && !self.is_hierarchical() => self.tell(Command::CannotRecoverAlone { rank }),
             None => self.tell(Command::Fail(Cause::NoImage(rank))),
         }
@@ -123,6 +124,7 @@ impl Coordinator {
                 }
                 self.mind_ends(unit);
             }
+            Turn::Begin if self.all_begin => self.begin_all(),
             Turn::Begin if self.waits_to_leave(unit) => {}
             Turn::Begin => self.choose_wave(unit),
             Turn::Go => self.go_on(unit),
@@ -273,10 +275,13 @@ impl Coordinator {
     fn prepare_beginning(&mut self, unit: usize) -> bool {
         let members = self.units[unit].members.clone();
         let has_begun = members.iter().any(|rank| self.ranks[*rank as usize].images.begun);
-        // Never restart from the beginning here: other groups need this group's messages, and a resumed job must stay
-        // the same job.
+        // Never restart from the beginning here: this group needs what others have sent it and have forgotten, and a
+        // resumed job must stay the same job.
         if (self.is_hierarchical() || self.is_resumed) && has_begun {
-            self.tell(Command::Fail(Cause::NoWave));
+            match self.is_hierarchical() && self.may_begin_anew() {
+                true => self.all_begin_again(),
+                false => self.tell(Command::Fail(Cause::NoWave)),
+            }
             return false;
         }
         if self.is_hierarchical() {
@@ -291,6 +296,68 @@ impl Coordinator {
         // The logs are empty again, and must not be shortened before there are new images.
         members.into_iter().for_each(|rank| self.images(rank).begun = false);
         true
+    }
+
+    /// A resumed job must stay the same job. Ranks that were spawned belong to a course that would not come again.
+    fn may_begin_anew(&self) -> bool {
+        let has_spawned = self.ranks.len() > self.plan.units.ranks();
+        self.plan.begins_anew && !self.is_resumed && !has_spawned
+    }
+
+    /// A life has nothing to begin from, and what it would repeat is forgotten: all ranks end, and begin again.
+    fn all_begin_again(&mut self) {
+        self.all_begin = true;
+        for unit in 0..self.units.len() {
+            let members = self.units[unit].members.clone();
+            self.drop_wave(members[0], Why::Again);
+            if !self.has_waves() {
+                members.iter().for_each(|rank| self.end_taking(*rank, Why::Again));
+            }
+            // Also where a return is under way: what has begun ends again.
+            let alive = members.iter().map(|rank| self.ranks[*rank as usize].is_alive());
+            let (returning, turn) = Return::new(alive.collect());
+            self.units[unit].returning = Some(returning);
+            if turn == Turn::End {
+                self.take_turn(unit, turn);
+            }
+        }
+        self.begin_all();
+    }
+
+    /// Once no rank has a process any more, all begin at the beginning, and nothing of the former course is left.
+    fn begin_all(&mut self) {
+        let has_ended = |unit: &Unit| unit.returning.as_ref().is_some_and(|returning| !returning.is_ending());
+        if !self.units.iter().all(has_ended) {
+            return;
+        }
+        self.all_begin = false;
+        for unit in 0..self.units.len() {
+            self.give_up_files(unit);
+            self.collect_files(unit, |_| true);
+            self.forget_copies(unit, |_| false);
+        }
+        self.tell(Command::Reset);
+        for unit in 0..self.units.len() {
+            let this = &mut self.units[unit];
+            (this.chosen, this.returning, this.writing) = (0, None, None);
+            for rank in this.members.clone() {
+                // Nothing may be forgotten before there are new images.
+                self.images(rank).begun = false;
+                self.begin(rank, From::Beginning, true);
+            }
+            self.tell(Command::Returned { unit, wave: 0 });
+        }
+        self.tell_who_has_left(false, "");
+    }
+
+    /// Ranks that take images alone are told of files that will not be complete.
+    fn give_up_files(&mut self, unit: usize) {
+        for rank in self.units[unit].members.clone() {
+            let writing = self.images(rank).writing;
+            if let Some(number) = writing.filter(|_| !self.has_waves()) {
+                self.not_written(rank, number, Why::Again.to_string());
+            }
+        }
     }
 
     /// All are ready: they go on.

@@ -1,3 +1,4 @@
+mod anew;
 mod ends;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
         local_copies: true,
         groups_at_once: 1,
         ends_count: false,
+        begins_anew: false,
     }
 }
 

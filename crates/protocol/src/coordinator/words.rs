@@ -37,6 +37,8 @@ pub enum Why {
     CopyLost,
     #[error("there are no waves any more")]
     NoWaves,
+    #[error("all ranks begin again")]
+    Again,
     #[error("it has not answered for {} s, as if it were stopped; the others go on", .0.as_secs())]
     Silent(Duration),
     /// The rank or its agent gives the reason.
@@ -60,7 +62,7 @@ impl Why {
         match self {
             Why::Absent | Why::Writing | Why::Filling | Why::Taking | Why::NotOpened | Why::Repeats => true,
             Why::NotRunning | Why::Talking | Why::Died | Why::Finished => true,
-            Why::Failed | Why::NodeLost | Why::NoWaves => true,
+            Why::Failed | Why::NodeLost | Why::NoWaves | Why::Again => true,
             Why::Closed | Why::CopyLost | Why::Silent(_) => false,
             Why::Said(reason) => SAID_IN_PASSING.iter().any(|passing| reason.contains(passing)),
         }

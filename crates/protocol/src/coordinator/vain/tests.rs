@@ -27,6 +27,7 @@ fn plan() -> Plan {
         local_copies: true,
         groups_at_once: 1,
         ends_count: false,
+        begins_anew: false,
     }
 }
 
