@@ -351,12 +351,17 @@ impl World {
         true
     }
 
-    /// A rank's copy is lost, with the file that it was writing.
+    /// The newest copy of some rank is lost.
     fn lose_copy(&mut self) {
         let rank = self.random.below(self.ranks.len() as u64) as Rank;
+        self.lose_copy_of(rank);
+    }
+
+    /// The newest copy of the rank is lost, with the file that it was writing. False: it has none.
+    pub(crate) fn lose_copy_of(&mut self, rank: Rank) -> bool {
         let images = &mut self.ranks[rank as usize].images;
         let Some((number, _)) = images.copies.pop() else {
-            return;
+            return false;
         };
         images.writing.take_if(|writing| *writing == number);
         let stored = images.complete.iter().any(|(file, _)| *file == number);
@@ -367,6 +372,7 @@ impl World {
             stored,
             reason: "it has ended".to_string(),
         });
+        true
     }
 
     /// Returns all ranks to the last complete wave, or to the beginning if there is none.
@@ -391,9 +397,15 @@ impl World {
     /// All shared state of ranks begins anew.
     fn reset(&mut self) {
         self.nothing_is_lacking();
+        if self.rules.hierarchical {
+            self.leave_former_course();
+        }
+        let keeps_records = self.is(Mutation::KeepWhenAllBegin);
         for process in &mut self.ranks {
             process.logs.iter_mut().for_each(|log| *log = Log::default());
-            process.record = Record::new(crate::log::Cursor::beginning(process.logs.len()), Vec::new());
+            if !keeps_records {
+                process.record = Record::new(crate::log::Cursor::beginning(process.logs.len()), Vec::new());
+            }
             process.sent_ever.fill(0);
             process.consumed.fill(0);
             process.pushed.fill(0);

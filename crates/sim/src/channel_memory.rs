@@ -228,6 +228,7 @@ impl World {
                 local_copies: true,
                 groups_at_once: 1,
                 ends_count: false,
+                begins_anew: true,
             }),
             failure: None,
             pace: random.pick([1, 3, 10, 30]),
@@ -404,9 +405,14 @@ impl World {
     }
 
     fn crash(&mut self, rank: Rank) {
-        if !self.ranks[rank as usize].up {
-            return;
+        if self.ranks[rank as usize].up {
+            self.lose_images(rank);
+            self.end(rank);
         }
+    }
+
+    /// The process of `rank`, which is up, ends.
+    fn end(&mut self, rank: Rank) {
         self.note(|| format!("{rank} crashes"));
         self.crashes += 1;
         let cuts = (0..self.memories.len())

@@ -317,6 +317,8 @@ pub enum Mutation {
     ReturnAlone,
     /// Records are cut off at the wave to which the group returns.
     RecordsReturn,
+    /// Where all ranks begin again, their records stay, or the messages in channel memories.
+    KeepWhenAllBegin,
     /// When a group returns, senders in it still see how far their receivers had read.
     PlacesKeepFuture,
     /// A life learns what the logs inside its group hold, and not what had been sent.

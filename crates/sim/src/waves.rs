@@ -264,6 +264,7 @@ fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random
             _ => at_once,
         },
         ends_count: false,
+        begins_anew: false,
     };
     (plan, at_once)
 }

@@ -393,6 +393,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
         ends_count: false,
+        begins_anew: setting == Setting::Hierarchical,
     }
 }
 
@@ -731,6 +732,7 @@ impl World {
         if self.moves() && self.random.one_in(3) {
             self.lose_with_logs(self.nodes.of[rank as usize]);
         } else if self.rules.hierarchical {
+            self.lose_images(rank);
             self.return_group(rank);
         } else {
             self.end_process(rank);

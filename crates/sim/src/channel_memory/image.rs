@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use resurgo_protocol::channel_memory::memory_of;
+use resurgo_protocol::channel_memory::{ChannelMemory, memory_of};
 use resurgo_protocol::coordinator::{From, KEPT as KEPT_IMAGES};
-use resurgo_protocol::{Command, Fact, Rank};
+use resurgo_protocol::{Command, Fact, Rank, Tolerate};
 
 use super::{Event, Life, Served, ToMemory, World};
-use crate::checkers::{KEPT, Standing, Violation, violation};
+use crate::checkers::{Checkers, KEPT, Standing, Violation, violation};
 use crate::kept::{copied, is_live, stopped};
 use crate::mutation::Mutation;
 
@@ -50,6 +50,8 @@ impl World {
                 self.coordinate(copied(rank, number, false));
             }
             Command::Dropped { rank, .. } => self.ranks[rank as usize].images.asked = None,
+            Command::Kill { rank, life } => self.kill(rank, life),
+            Command::Reset => self.begin_anew(),
             Command::Fail(ref cause) => self.failure = Some(cause.to_string()),
             Command::Write { rank, .. }
             | Command::GiveUp { rank, .. }
@@ -58,6 +60,42 @@ impl World {
             | Command::Begin { rank, .. } => self.ranks[rank as usize].images.carry_out(command),
             _ => {}
         }
+    }
+
+    /// Now and then the images of `rank` are lost with it. Its memory may have forgotten what came before them.
+    pub(super) fn lose_images(&mut self, rank: Rank) {
+        if self.now % 16 != 7 {
+            return;
+        }
+        self.note(|| format!("the images of {rank} are lost"));
+        for (number, _) in std::mem::take(&mut self.ranks[rank as usize].images.complete) {
+            let reason = "it is damaged".to_string();
+            self.coordinate(Fact::FileLost { rank, number, reason });
+        }
+    }
+
+    /// The life must end: all ranks begin again.
+    fn kill(&mut self, rank: Rank, life: u64) {
+        let process = &mut self.ranks[rank as usize];
+        if process.up {
+            return self.end(rank);
+        }
+        process.images.begins = None;
+        self.coordinate(Fact::NotBegun { rank, life });
+    }
+
+    /// All ranks, which are down, begin again at the beginning. Their memories begin anew, and former connections with
+    /// what is on its way on them are closed.
+    fn begin_anew(&mut self) {
+        self.note(|| "all begin".into());
+        if !self.is(Mutation::KeepWhenAllBegin) {
+            self.memories.fill_with(ChannelMemory::default);
+        }
+        let processes = self.ranks.iter_mut();
+        let cuts = processes.flat_map(|process| process.cuts.iter_mut().flatten());
+        cuts.for_each(|cut| *cut = 0);
+        let known = Checkers::new(self.ranks.len(), Tolerate::Node, false, false);
+        self.checkers.returned(known, true);
     }
 
     /// Perhaps `rank` stands still for an image, until the memories have all that it has sent.

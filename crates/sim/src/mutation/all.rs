@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 589] = {
+    pub const ALL: [(Self, Setting); 591] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -534,6 +534,7 @@ impl Mutation {
             (DropBetweenGroups, Hierarchical),
             (ReturnAlone, Hierarchical),
             (RecordsReturn, Hierarchical),
+            (KeepWhenAllBegin, Hierarchical),
             (PlacesKeepFuture, Hierarchical),
             (ForgetWhatWasSent, Hierarchical),
             (DeliverBeforeRedo, Hierarchical),
@@ -595,6 +596,7 @@ impl Mutation {
             (ImageWithoutSync, ChannelMemory),
             (KeepServed, ChannelMemory),
             (DeparturesOfImage, ChannelMemory),
+            (KeepWhenAllBegin, ChannelMemory),
             (EndAtOnce, Survivors),
             (AnswerUnwritten, Survivors),
             (AnswerNothing, Survivors),
