@@ -172,6 +172,17 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
         Ok(())
     }
 
+    /// Ends the process at once, and starts one that finds nothing of what it had.
+    pub fn start_anew(&mut self) -> io::Result<()> {
+        if let Some((mut child, _)) = self.running.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
+        self.start()
+    }
+
     /// Readable when it has sent a report, or has ended.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(|(_, socket)| socket.as_fd())

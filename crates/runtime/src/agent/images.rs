@@ -82,6 +82,8 @@ pub(super) struct Images {
     pub restoring: Option<Restoring>,
     /// What came before the image that the present life begins from is forgotten.
     pub begins_from_oldest: bool,
+    /// All ranks begin again, and this one has not yet.
+    pub begins_anew: bool,
     /// The rank's log is not in this node's memory but beside the image that it begins from.
     pub lacks_log: bool,
     /// The image from which a thread is putting it back, and how often the memory had begun anew by then.

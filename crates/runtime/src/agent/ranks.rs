@@ -243,9 +243,11 @@ impl Agent {
             return Ok(());
         }
         let place = spawn::place(&work.job, rank);
-        // Ranks that return to a wave may take another course, unless other units have gone on.
-        let repeats = !together || work.is_hierarchical();
+        let are_alone = work.is_hierarchical();
         let this = &mut work.ranks[rank];
+        // Ranks that return to a wave may take another course, unless other units have gone on.
+        let is_anew = std::mem::take(&mut this.images.begins_anew);
+        let repeats = !together || are_alone && !is_anew;
         let asked = Asked {
             life,
             together,

@@ -361,7 +361,9 @@ impl Work {
             Command::Groups(groups) => self.tell_groups(&groups),
             Command::Turn(turn) => self.set_turn(turn),
             Command::Reset => {
-                self.ranks.iter_mut().for_each(|rank| rank.images.begun = false);
+                for rank in &mut self.ranks {
+                    (rank.images.begun, rank.images.begins_anew) = (false, true);
+                }
                 self.empty_logs()
             }
             Command::EmptyLogs => self.empty_logs(),

@@ -4,16 +4,17 @@
 use std::ops::Range;
 
 use resurgo_protocol::coordinator::{Place, Plan, Whom};
-use resurgo_protocol::kinds::Waves;
+use resurgo_protocol::kinds::{Kept, Waves};
 use resurgo_protocol::{Command, Fact, Node};
 use resurgo_wire::control::{Job, ToAgent};
 
 use super::Dispatcher;
 use super::bus::unusable_image;
 use super::events::Event;
+use super::servers::Servers;
 
 /// The coordinator's plan for `job`. `nodes`: the job is on several.
-pub(super) fn plan(job: &Job, ranks: usize, nodes: bool) -> Plan {
+pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> Plan {
     let moves = nodes && job.tolerate_node && job.protocol.recovers_alone_elsewhere();
     Plan {
         protocol: job.protocol,
@@ -32,6 +33,11 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool) -> Plan {
         groups_at_once: job.groups_at_once,
         // Nothing of an end lies in places, or on other nodes.
         ends_count: !nodes && job.image_files.places.is_empty() && job.protocol.waves() == Waves::Blocking,
+        begins_anew: match job.protocol.kept() {
+            Kept::BetweenGroups => !moves,
+            Kept::InChannelMemory => servers.are_here(),
+            Kept::Nowhere | Kept::BySender => false,
+        },
     }
 }
 
@@ -82,6 +88,9 @@ impl Dispatcher {
             if command == Command::Reset {
                 // The dispatcher has processed all that former lives said.
                 self.ledger.server.reset();
+                if let Err(error) = self.servers.begin_anew(&mut self.bus) {
+                    self.cannot_go_on(&format!("a channel memory cannot be started again: {error}"));
+                }
             }
             self.tell_places(&command);
             self.begin_gathering(&command);

@@ -228,7 +228,8 @@ impl Dispatcher {
 
     /// The ranks of a unit have returned to this wave.
     pub(super) fn has_returned(&mut self, unit: usize, wave: u64) {
-        let members = self.members(unit);
+        let members = self.coordinator.members(unit).iter();
+        let members: Vec<usize> = members.map(|rank| *rank as usize).collect();
         let mut again = members.clone();
         again.retain(|rank| !self.coordinator.has_finished(*rank as u32));
         self.policy.go_on(&again);

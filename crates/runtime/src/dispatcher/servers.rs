@@ -64,6 +64,19 @@ impl Servers {
         }
     }
 
+    /// No node of their own runs any of them.
+    pub fn are_here(&self) -> bool {
+        self.memories.are_here()
+    }
+
+    /// All ranks begin again at the beginning, and none runs now: messages of the former course go.
+    ///
+    /// # Errors
+    /// A process cannot be started.
+    pub fn begin_anew(&mut self, bus: &mut Bus) -> io::Result<()> {
+        self.memories.begin_anew(bus)
+    }
+
     /// The node runs servers, and no rank.
     pub fn are_on(&self, node: usize) -> bool {
         self.memories.has(node)

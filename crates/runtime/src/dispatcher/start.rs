@@ -71,7 +71,7 @@ impl Dispatcher {
         if let Some(cluster) = settings.cluster.as_ref().filter(|_| !settings.quiet) {
             started.warn_of_limits(cluster);
         }
-        let coordinator = Coordinator::new(plan(job, size, !started.plans.is_empty()));
+        let coordinator = Coordinator::new(plan(job, size, !started.plans.is_empty(), &servers));
         let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
         let mut dispatcher = Dispatcher {
             owed: (0..started.agents.len()).map(|_| Owed::default()).collect(),

@@ -195,7 +195,7 @@ impl Words {
             Event::Returned { wave, ranks: None, .. } => {
                 self.behind.clear();
                 self.say(&match wave {
-                    0 => "all ranks begin again: there was no complete wave".to_string(),
+                    0 => "all ranks begin again: there are no images that they could go on from".to_string(),
                     _ => format!("all ranks go on from wave {wave}"),
                 });
             }
@@ -206,9 +206,9 @@ impl Words {
             } => {
                 let of = numbers(ranks);
                 self.say(&match (ranks, wave) {
-                    ([rank], 0) => format!("rank {rank} begins again: its group had no complete wave"),
+                    ([rank], 0) => format!("rank {rank} begins again: its group has no wave to go on from"),
                     ([rank], _) => format!("rank {rank} goes on from wave {wave} of its group"),
-                    (_, 0) => format!("ranks {of} begin again: their group had no complete wave"),
+                    (_, 0) => format!("ranks {of} begin again: their group has no wave to go on from"),
                     _ => format!("ranks {of} go on from wave {wave} of their group"),
                 });
             }

@@ -1,6 +1,7 @@
 //! The job's channel memories: their start, and what follows when one fills or ends. They run beside the dispatcher, or on nodes of their
 //! own.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -99,6 +100,24 @@ impl Memories {
                 held: None,
             });
         }
+    }
+
+    /// None is on a node of its own.
+    pub fn are_here(&self) -> bool {
+        self.elsewhere.is_empty()
+    }
+
+    /// Those on this machine begin anew, without messages.
+    ///
+    /// # Errors
+    /// One cannot be started.
+    pub fn begin_anew(&mut self, bus: &mut Bus) -> io::Result<()> {
+        for (memory, process) in self.here.iter_mut().enumerate() {
+            process.start_anew()?;
+            let pid = process.pid();
+            bus.tell(Event::ChannelMemoryStarted { memory, pid });
+        }
+        Ok(())
     }
 
     /// Process numbers of all.
