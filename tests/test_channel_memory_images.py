@@ -23,7 +23,6 @@ from survival import (
     input_and_output_exactly_once,
     kill_snapshots,
     of_catalogue,
-    ring,
     soak,
     survive,
     undisturbed,
@@ -190,17 +189,23 @@ def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
     survives_by_files(jobs, program, tmp_path, name, memories(2))
 
 
-def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
-    """Messages from before the image are forgotten: the job ends, and says why."""
-    job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
+def test_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program):
+    """Messages from before the image are forgotten: all ranks begin again, and so do the channel memories."""
+    command = [*program("crash"), "99", "kill", "0", "always", "20000"]
+    calm = jobs.calm(3, *command)
+    job = jobs.start(3, *command, options=[*MANY, *memories(2)])
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.process.send_signal(signal.SIGUSR1)
+    job.reach(lambda: {event["rank"] for event in job.of("checkpointed")} == {0, 1, 2})
     # While it is stopped, it cannot have a new image before it dies.
     job.kill([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
     job.kill([1])
-    result = job.wait(20)
-    assert result.code == 1, result.describe()
-    assert "cannot start rank 1 again: its last image is lost" in result.errors, result.describe()
+    job.reach_event("returned", wave=0)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+    assert len(result.of("returned")) == 1 and len(result.of("channel_memory_started")) == 4, result.describe()
 
 
 def test_a_channel_memory_that_stands_still_stops_no_rank_for_long(jobs, program):

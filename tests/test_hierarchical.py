@@ -153,8 +153,10 @@ def test_what_differs_inside_a_group_ends_the_job(jobs, program):
 
 
 def test_a_sleeping_image_is_lost(jobs, program):
-    """No image is in a file: a failure in its group ends the job; a failure in another group does not."""
-    command = program("crash") + ["99", "kill", "0", "always", "100000000"]
+    """No image is in a file: a failure in its group takes all groups to the beginning, as others have forgotten what
+    they sent it. A failure in another group does not."""
+    command = program("crash") + ["99", "kill", "0", "always", "60000"]
+    calm = jobs.calm(4, *command)
     job = start(jobs, 4, *command, options=PAIRS)
     job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
     job.process.send_signal(signal.SIGUSR1)
@@ -166,8 +168,31 @@ def test_a_sleeping_image_is_lost(jobs, program):
     job.kill([2])
     job.reach_event("returned", ranks=[2, 3], wave=1)
     job.kill([0])
-    result = job.wait()
-    assert result.code == 1 and "no wave whose images can all be used" in result.errors, result.describe()
+    for ranks in ([0, 1], [2, 3]):
+        job.reach_event("returned", ranks=ranks, wave=0)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+
+
+def test_all_images_are_lost_again_and_again(jobs, program):
+    """Sleeping images and a rank are killed at once: its group, or all groups, begin again where a wave is missing."""
+    command = program("crash") + ["99", "kill", "0", "always", "250000"]
+    calm = jobs.calm(4, *command)
+    job = start(jobs, 4, *command, options=PAIRS)
+
+    def wave_of_both():
+        before = len(job.events)
+        job.process.send_signal(signal.SIGUSR1)
+        later = lambda: [event.get("ranks") for event in job.events[before:] if event["event"] == "wave_complete"]
+        job.reach(lambda: all(ranks in later() for ranks in ([0, 1], [2, 3])), what="a wave of both groups")
+
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    for victims in ([0], [0, 1, 2, 3]):
+        wave_of_both()
+        kill_snapshots(job)
+        job.kill(victims)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
 
 
 def test_logs_hold_what_other_groups_may_ask_for(jobs):

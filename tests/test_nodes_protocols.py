@@ -10,8 +10,8 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import slow
-from survival import LONG, PROGRAMS, compare, every, survive, undisturbed
+from harness import by_rank, slow
+from survival import LONG, PROGRAMS, agent_of, compare, every, survive, undisturbed
 from test_nodes import agents, last_lives, on_three, spread
 
 # Those under which a job goes on without one of its nodes.
@@ -115,6 +115,36 @@ def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng):
     after = {rank for rank, (_, life) in last_lives(result).items() if life > before[rank][1]}
     assert after == there and not result.of("returned"), result.describe()
     assert all(event["image"] > 0 for event in result.of("started") if event["life"] > 1), result.describe()
+
+
+def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program):
+    """Channel memories have forgotten what came before these images: all ranks begin again, on the spare node."""
+    command = [*program("crash"), "99", "kill", "0", "always", "100000"]
+    calm = jobs.calm(4, *command)
+    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *harness.MANY, *every("1h")]
+    job = jobs.start(4, *command, options=options, protocol="channel-memory")
+    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    nodes = {event["node"] for event in job.of("started")}
+
+    def only_there(rank):
+        """The other nodes that have the last two images of the rank are among those that will be lost."""
+        others = {}
+        for event in job.of("image_replicated"):
+            if event["rank"] == rank:
+                others.setdefault(event["image"], set()).add(str(event["node"]))
+        last = sorted(others)[-2:]
+        return len(last) == 2 and all(others[image] <= nodes for image in last)
+
+    def has_more():
+        return jobs.resurgo("checkpoint", str(job.process.pid)).code == 0 and any(map(only_there, range(4)))
+
+    job.reach(has_more, what="images that the spare node has not")
+    for agent in {int(agent_of(job, rank)) for rank in range(4)}:
+        os.kill(agent, signal.SIGKILL)
+    job.reach_event("returned", wave=0)
+    result = job.wait(120).ok()
+    assert by_rank(result.out) == by_rank(calm.out), result.describe()
+    assert len(result.of("returned")) == 1, result.describe()
 
 
 @pytest.mark.parametrize("images", [[], every("200ms")], ids=["begin", "images"])
