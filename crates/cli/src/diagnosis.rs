@@ -408,7 +408,10 @@ fn unknown_modules(modules: &Modules) -> Vec<String> {
         unknown.push("no script is named, as in resurgo doctor python script.py".to_string());
     }
     if modules.is_cut {
-        unknown.push(format!("there are more Python files than the {} that are read", modules.files));
+        unknown.push(format!(
+            "there are more Python files than the {} that are read",
+            modules.files
+        ));
     }
     unknown
 }

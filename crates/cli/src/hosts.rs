@@ -503,7 +503,10 @@ mod tests {
                 "-hosts a.invalid -n 1 ./a : -hosts b.invalid -n 3 ./b",
                 "a.invalid ssh 1,b.invalid ssh 3",
             ),
-            ("-n 2 ./a : -host b.invalid:2 -n 3 ./b", "localhost fork 2,b.invalid ssh 3"),
+            (
+                "-n 2 ./a : -host b.invalid:2 -n 3 ./b",
+                "localhost fork 2,b.invalid ssh 3",
+            ),
             (
                 "-hosts a.invalid,b.invalid -n 1 ./a : -hosts c.invalid ./b : -n 2 ./c",
                 "a.invalid ssh 2,b.invalid ssh 1,c.invalid ssh 1",
@@ -526,7 +529,10 @@ mod tests {
             ("-hosts a.invalid -launcher fork ./a", "a.invalid is not this machine"),
             ("-hosts , ./a", "names no host"),
             ("./a : -hosts , ./b", "names no host"),
-            ("--nodes 2 ./a : -hosts a.invalid ./b", "-hosts names hosts; leave one of them out"),
+            (
+                "--nodes 2 ./a : -hosts a.invalid ./b",
+                "-hosts names hosts; leave one of them out",
+            ),
             ("-launcher join ./a : -hosts a.invalid ./b", "leave -hosts out"),
             (
                 "-hosts a.invalid --spares 1 ./a : -hosts b.invalid ./b",

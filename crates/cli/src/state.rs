@@ -271,7 +271,10 @@ mod tests {
         };
         let named = rows(vec![node(0, Some("n1")), node(1, Some("alpha.cluster"))]);
         let cells = |rank: &str, name: &str| format!("{rank:>5} {name:>13} ");
-        for (line, (rank, name)) in named.iter().zip([("RANK", "NODE"), ("0", "n1"), ("1", "alpha.cluster")]) {
+        for (line, (rank, name)) in named
+            .iter()
+            .zip([("RANK", "NODE"), ("0", "n1"), ("1", "alpha.cluster")])
+        {
             assert!(line.starts_with(&cells(rank, name)), "{named:?}");
         }
         let alone = rows(vec![node(0, None), node(1, None)]);

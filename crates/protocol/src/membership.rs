@@ -265,8 +265,8 @@ pub struct Lease {
     until: Duration,
     beat: Duration,
     has_begun: bool,
-    /// The ranks are stopped.
-    is_held: bool,
+    /// Since when the ranks are stopped.
+    held: Option<Duration>,
     is_over: bool,
 }
 
@@ -281,7 +281,7 @@ impl Lease {
             until: asked + timing.lease,
             beat: asked + timing.heartbeat,
             has_begun: true,
-            is_held: false,
+            held: None,
             is_over: false,
         }
     }
@@ -306,7 +306,7 @@ impl Lease {
     }
 
     fn has_held_for_long(&self, now: Duration) -> bool {
-        self.has_begun && now >= self.until + self.timing.hold
+        self.held.is_some_and(|since| now >= since + self.timing.hold)
     }
 
     /// The dispatcher has answered the heartbeat: it will wait for a lease from then on, or longer. Answers after the
@@ -339,9 +339,16 @@ impl Lease {
         if self.is_over {
             return Some(Duty::End);
         }
-        let is_late = self.is_late(now);
-        if std::mem::replace(&mut self.is_held, is_late) != is_late {
-            return Some(if is_late { Duty::Hold } else { Duty::GoOn });
+        match (self.held, self.is_late(now)) {
+            (None, true) => {
+                self.held = Some(now);
+                return Some(Duty::Hold);
+            }
+            (Some(_), false) => {
+                self.held = None;
+                return Some(Duty::GoOn);
+            }
+            _ => {}
         }
         if now < self.beat {
             return None;
@@ -354,10 +361,10 @@ impl Lease {
 
     /// When [`Lease::poll`] has the next duty.
     pub fn due(&self) -> Duration {
-        match (self.has_begun, self.is_held) {
+        match (self.has_begun, self.held) {
             (false, _) => self.beat,
-            (true, false) => self.until.min(self.beat),
-            (true, true) => (self.until + self.timing.hold).min(self.beat),
+            (true, None) => self.until.min(self.beat),
+            (true, Some(since)) => (since + self.timing.hold).min(self.beat),
         }
     }
 

@@ -215,7 +215,10 @@ mod tests {
             of(&[(1, own(&[])), (3, own(&[(2, 2), (0, 1)])), (1, own(&[]))], None),
             Some(vec![0, 2, 2, 0, 1])
         );
-        assert_eq!(of(&[(1, own(&[])), (2, own(&[(2, 1), (3, 1)]))], Some(2)), Some(vec![0, 2, 2]));
+        assert_eq!(
+            of(&[(1, own(&[])), (2, own(&[(2, 1), (3, 1)]))], Some(2)),
+            Some(vec![0, 2, 2])
+        );
         assert_eq!(of_programs(&[], &[(1, own(&[]))], None), None);
     }
 

@@ -18,12 +18,12 @@ fn seeds(mutation: Mutation) -> Range<u64> {
         | Mutation::ReceiverDoesNotFence
         | Mutation::CloseBeforeRewinding
         | Mutation::KeepFormerPieces
-        | Mutation::KeepRecordOfLeftWave
         | Mutation::TakeDamagedTransit
         | Mutation::LoggerWithoutOrder
         | Mutation::ForgetPlaces
         | Mutation::CountPartOfPlace
         | Mutation::BeginBeforeFetched => 0..2_000,
+        Mutation::KeepRecordOfLeftWave => 0..2_400,
         Mutation::FetchOtherWave => 2_610..4_660,
         Mutation::CountUnvouched => 2_700..2_710,
         Mutation::TellAgain => 7_215..7_225,

@@ -640,7 +640,10 @@ mod tests {
             "missing",
             &[
                 ("main.py", main),
-                ("here.py", "try:\n    from extra import x\nexcept ImportError: import _private\n"),
+                (
+                    "here.py",
+                    "try:\n    from extra import x\nexcept ImportError: import _private\n",
+                ),
                 (&format!("{SITE}/pack/__init__.py"), "import of_others\n"),
             ],
         );

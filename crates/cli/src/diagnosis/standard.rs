@@ -31,7 +31,16 @@ mod tests {
 
     #[test]
     fn modules_of_python_are_known() {
-        for name in ["abc", "os", "sys", "time", "distutils", "zoneinfo", "__future__", "zlib"] {
+        for name in [
+            "abc",
+            "os",
+            "sys",
+            "time",
+            "distutils",
+            "zoneinfo",
+            "__future__",
+            "zlib",
+        ] {
             assert!(has(name), "{name}");
         }
         for name in ["numpy", "mpi4py", "o", ""] {

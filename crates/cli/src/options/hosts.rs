@@ -58,7 +58,10 @@ impl Parts {
     pub fn divide<T>(&self, mut all: Vec<T>) -> (Vec<T>, Vec<Vec<T>>) {
         let own: usize = self.own.iter().map(Vec::len).sum();
         let mut rest = all.split_off(all.len() - own).into_iter();
-        let own = self.own.iter().map(|own| rest.by_ref().take(own.len()).collect::<Vec<T>>());
+        let own = self
+            .own
+            .iter()
+            .map(|own| rest.by_ref().take(own.len()).collect::<Vec<T>>());
         let own: Vec<Vec<T>> = own.collect();
         (all, own)
     }

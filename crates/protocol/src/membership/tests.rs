@@ -282,7 +282,7 @@ fn an_answer_that_comes_late_is_worth_what_its_heartbeat_was() {
         (vec![3_000], vec![]),
         "all answers are worth nothing"
     );
-    assert!(story.dead.is_some_and(|dead| dead > 67_000));
+    assert!(story.dead.is_some_and(|dead| dead > 67_000), "{:?}", story.dead);
 }
 
 #[test]
@@ -484,5 +484,5 @@ fn an_agent_waits_for_its_job_as_long_as_it_takes() {
     lease.answered(100, ms(12_950));
     assert_eq!(lease.poll(ms(12_950)), Some(Duty::GoOn));
     assert_eq!(lease.poll(ms(13_000)), Some(Duty::Hold));
-    assert_eq!(lease.poll(ms(73_000)), Some(Duty::End));
+    assert_eq!(lease.poll(ms(73_000)), Some(Duty::End), "{lease:?}");
 }

@@ -171,8 +171,8 @@ impl Guest {
             Some(Duty::End) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!(
-                    "resurgo run has not answered for the length of the lease, nor for {} s since: ranks of this node end",
-                    self.timing.hold.as_secs()
+                    "resurgo run has not answered for the length of the lease, nor for {:?} since: ranks of this node end",
+                    self.timing.hold
                 ),
             )),
             None => Ok(None),

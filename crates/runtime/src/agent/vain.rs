@@ -72,8 +72,9 @@ impl Agent {
     /// Reports lasting waits, and answers what can be answered.
     pub(super) fn mind_vain_waits(&mut self) -> io::Result<()> {
         let now = Instant::now();
+        let stands_still = self.stands_still();
         let work = &mut self.work;
-        if !work.may_wait_in_vain() || self.stands_still() {
+        if !work.may_wait_in_vain() || stands_still {
             return Ok(());
         }
         for fact in work.answered()? {

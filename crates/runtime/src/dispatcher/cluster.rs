@@ -53,10 +53,14 @@ impl Host {
     /// share this one on purpose. Slurm knows its nodes, and users those that join.
     pub fn twin<'a>(&self, machine: &str, others: &'a [(Host, String)]) -> Option<&'a str> {
         let is_named = |other: &Host| match (self.launcher, other.launcher) {
-            (Launcher::Ssh, Launcher::Ssh | Launcher::Fork) | (Launcher::Fork, Launcher::Ssh) => other.name != self.name,
+            (Launcher::Ssh, Launcher::Ssh | Launcher::Fork) | (Launcher::Fork, Launcher::Ssh) => {
+                other.name != self.name
+            }
             _ => false,
         };
-        let mut twins = others.iter().filter(|(other, theirs)| theirs == machine && is_named(other));
+        let mut twins = others
+            .iter()
+            .filter(|(other, theirs)| theirs == machine && is_named(other));
         twins.next().map(|(other, _)| other.name.as_str())
     }
 }

@@ -692,7 +692,7 @@ mod tests {
 
     #[test]
     fn a_lost_node_is_told_by_its_agents_end_or_by_its_silence() {
-        let lost = |script: &str, is_silent| {
+        let lost = |script: &str, is_silent: bool| {
             let (ours, _theirs) = UnixStream::pair().unwrap();
             let mut process = Command::new("sh").args(["-c", script]).spawn().unwrap();
             if !is_silent {
@@ -704,10 +704,22 @@ mod tests {
             (words, cause)
         };
         for (script, how, cause) in [
-            ("kill -9 $$", "has died (killed by SIGKILL)", "its agent was killed by SIGKILL"),
+            (
+                "kill -9 $$",
+                "has died (killed by SIGKILL)",
+                "its agent was killed by SIGKILL",
+            ),
             // As the agent's parent on another machine tells it.
-            ("exit 139", "has died (killed by SIGSEGV)", "its agent was killed by SIGSEGV"),
-            ("exit 1", "has died (exited with code 1)", "its agent exited with code 1"),
+            (
+                "exit 139",
+                "has died (killed by SIGSEGV)",
+                "its agent was killed by SIGSEGV",
+            ),
+            (
+                "exit 1",
+                "has died (exited with code 1)",
+                "its agent exited with code 1",
+            ),
             ("exit 255", "has ended (pid ", "the connection to its agent has ended"),
         ] {
             let found = lost(script, false);

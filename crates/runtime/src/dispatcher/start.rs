@@ -46,7 +46,6 @@ const SERVERS: &str = "resurgo 2026-11-27 checkpoint servers of a job";
 impl Dispatcher {
     pub(super) fn start(mut settings: Settings) -> Result<Dispatcher, StartError> {
         let start = Instant::now();
-        settings.cluster.iter_mut().for_each(|cluster| cluster.limits = limits::own());
         prctl::set_child_subreaper(true).map_err(|error| cannot("become a subreaper")(error.into()))?;
         let signals = signals(&settings).map_err(cannot("watch signals"))?;
         let (wanted, metrics) = (wanted(&settings, start)?, metrics::prepare(&settings.reports)?);
@@ -304,6 +303,9 @@ fn failure_policy(job: &Job, limits: Limits, plans: &[Nodes], size: usize) -> Po
 
 /// Fills in this run's part of a job of `size` ranks. Returns the faults to inject.
 fn prepare_job(settings: &mut Settings, size: usize) -> Result<Schedule, StartError> {
+    if let Some(cluster) = &mut settings.cluster {
+        cluster.limits = limits::own();
+    }
     let job = &mut settings.job;
     if settings.resumed.is_none() {
         job.stdin = match &settings.cluster {

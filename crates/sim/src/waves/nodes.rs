@@ -25,6 +25,7 @@ fn timing(latency: u64) -> Timing {
         suspect: lease * 3 / 10,
         lease,
         margin: lease * 2 / 5,
+        hold: lease * 3,
     }
 }
 

@@ -260,7 +260,12 @@ impl Words {
 
     fn of_ranks(&mut self, event: &Event) {
         match *event {
-            Event::OutputDiffers { rank, stream, offset, anew } => {
+            Event::OutputDiffers {
+                rank,
+                stream,
+                offset,
+                anew,
+            } => {
                 let (rank, name, at) = (self.rank(rank), stream.name(), grouped(offset));
                 self.say(&if anew {
                     format!(
