@@ -47,11 +47,35 @@ class Outcomes:
             file.write(json.dumps(told) + "\n")
 
 
+class Tally:
+    """Counts what long runs have done, and says it at their end."""
+
+    def __init__(self):
+        self.counts = {"jobs": 0, "ranks lost": 0, "nodes lost": 0, "wrong answers": 0}
+
+    def pytest_runtest_logreport(self, report):
+        told = dict(report.user_properties)
+        for name, count in told.get("tally", {}).items():
+            self.counts[name] += count
+        self.counts["wrong answers"] += report.failed and told.get("kind") == "wrong"
+
+    def pytest_terminal_summary(self, terminalreporter):
+        terminalreporter.write_line(", ".join(f"{count} {name}" for name, count in self.counts.items()))
+
+
+def tally(jobs):
+    """What the jobs of a test have been through."""
+    kinds = [event["event"] for job in jobs for event in job.events]
+    return {"jobs": len(jobs), "ranks lost": kinds.count("failed"), "nodes lost": kinds.count("node_lost")}
+
+
 def pytest_configure(config):
     if harness.own_shared_memory():
         harness.open_to_others()
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(config))
+    if "soak" in config.option.markexpr and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tally())
     # A shell or nohup that starts the tests in the background makes them ignore these signals, and jobs would, too.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -132,6 +156,8 @@ def kind_of(error):
 def pytest_runtest_makereport(item, call):
     report = yield
     setattr(item, f"report_{report.when}", report)
+    if report.when == "call" and "soak" in item.config.option.markexpr:
+        report.user_properties.append(("tally", tally(getattr(item.funcargs.get("jobs"), "jobs", []))))
     if report.failed:
         report.user_properties.append(("kind", kind_of(call.excinfo)))
         report.user_properties.append(("why", call.excinfo.exconly().splitlines()[0][:200]))

@@ -415,6 +415,21 @@ def test_the_largest_logs_of_all_nodes_are_found(jobs, program):
     assert len({event["rank"] for event in result.of("checkpointed")}) > 1, result.describe()
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("protocol", ["none", "auto"])
+@pytest.mark.parametrize("count", [24, 64])
+def test_many_nodes_start_on_a_busy_machine(jobs, program, count, protocol):
+    loop = "import time\nend = time.time() + 120\nwhile time.time() < end: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", loop]) for _ in range(30)]
+    try:
+        result = jobs.run(count, *program("hello"), options=["--nodes", count], protocol=protocol, timeout=180).ok()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert f"{count} ranks, sum {count * (count - 1) // 2}" in result.text and not result.of("node_lost"), result.describe()
+
+
 def state_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
