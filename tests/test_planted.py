@@ -40,7 +40,8 @@ BUGS = {
     "output that is cut off": "out, code = run()\nend(out[: len(out) // 2], code)",
     "a false exit status": "out, code = run()\nend(out, code or 3)",
     "a panic": "out, code = run()\nprint(\"thread 'main' panicked at crates/cli/src/main.rs:1:1:\", file=sys.stderr)\nend(out, 101)",
-    "a process left behind": "subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
+    # Not before the end: resurgo ends all children that it finds.
+    "a process left behind": "out, code = run()\nsubprocess.Popen(['sleep', '60'], stdout=2)\nend(out, code)",
     "shared memory left behind": "Path(f'/dev/shm/resurgo-planted-{os.getpid()}').touch()",
     "a file left behind": "Path(os.environ['TMPDIR'], 'planted').touch()",
     "a hang": "if once():\n    time.sleep(1000)",
