@@ -141,11 +141,13 @@ def cases_not_drawn(items, most, seed):
 COMPARES = re.compile(r"assert .*\b(out|text|printed|read_bytes|read_text|by_rank|answers?)\b.*==")
 
 
-def kind_of(error):
-    """Why a test failed: missed, expired (both may be forgiven), wrong (an answer) or fault (anything else)."""
+def kind_of(error, jobs):
+    """Why a test failed: missed, expired (both may be forgiven), wrong (an answer) or fault (anything else). A file or process that a
+    test has looked for in vain beside a running job is missed: it comes and goes with the job."""
     if error.errisinstance(harness.Expired):
         return "expired"
-    if error.errisinstance(harness.Missed):
+    gone = error.errisinstance((FileNotFoundError, ProcessLookupError))
+    if error.errisinstance(harness.Missed) or gone and not all(job.over() for job in jobs):
         return "missed"
     place = error.traceback[-1]
     line = linecache.getline(str(place.path), place.lineno + 1)
@@ -159,11 +161,12 @@ def pytest_runtest_makereport(item, call):
     if report.when == "call" and "soak" in item.config.option.markexpr:
         report.user_properties.append(("tally", tally(getattr(item.funcargs.get("jobs"), "jobs", []))))
     if report.failed:
-        report.user_properties.append(("kind", kind_of(call.excinfo)))
+        jobs = getattr(item.funcargs.get("jobs"), "jobs", [])
+        report.user_properties.append(("kind", kind_of(call.excinfo, jobs)))
         report.user_properties.append(("why", call.excinfo.exconly().splitlines()[0][:200]))
         again = f"{harness.PYTHON} -m pytest 'tests/{item.nodeid}' --seed {item.config.option.seed}"
         report.sections.append(("once more", again + f"\nload {harness.pressure()}, slowness {harness.SLOWNESS:.1f}"))
-        for job in getattr(item.funcargs.get("jobs"), "jobs", [])[-8:]:
+        for job in jobs[-8:]:
             report.sections.append(("job", job.tell()))
     return report
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -346,20 +347,29 @@ class Job:
         self.before_blow = len(self.events)
         lives, hit = self.lives(), []
         for rank in ranks:
-            if rank not in lives:
-                continue
-            with contextlib.suppress(OSError):
-                handle = os.pidfd_open(lives[rank][0])
-                try:
-                    # By now the number may belong to another process.
-                    present = Path(f"/proc/{lives[rank][0]}/environ").read_bytes()
-                    if any(mark.encode() in present for mark in self.marks):
-                        signal.pidfd_send_signal(handle, number)
-                        hit.append(rank)
-                finally:
-                    os.close(handle)
+            if rank in lives and self.hit(lives[rank][0], number):
+                hit.append(rank)
         self.note(f"signal {number} to ranks {hit}")
         return hit
+
+    def hit(self, pid, number):
+        """Signals a process of this job; whether it was there. One that does not show its environment yet is about to execute its program."""
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            return False
+        try:
+            end = time.monotonic() + patience(2)
+            # By now the number may belong to another process.
+            while not any(mark.encode() in Path(f"/proc/{pid}/environ").read_bytes() for mark in self.marks):
+                if select.select([handle], [], [], 0.001)[0] or time.monotonic() > end:
+                    return False
+            signal.pidfd_send_signal(handle, number)
+        except OSError:
+            return False
+        finally:
+            os.close(handle)
+        return True
 
     def kill_one(self, rng):
         """Kills one of the ranks that have processes, if there are any."""
@@ -374,10 +384,10 @@ class Job:
 
     def until(self, condition, timeout=30.0, what="condition"):
         """Waits until `condition()` is true; False when the job is over first. Tests that need it call `reach`. A condition on
-        what is `Absent` is not true."""
+        what is `Absent`, on a file that is not there or on a process that has ended is not true."""
 
         def holds():
-            with contextlib.suppress(Absent):
+            with contextlib.suppress(Absent, FileNotFoundError, ProcessLookupError):
                 return bool(condition())
             return False
 
