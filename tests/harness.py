@@ -287,6 +287,11 @@ class Present(list):
             raise Absent(f"number {index} is not there at this moment; others: {list(self)}") from None
 
 
+def has_come_to_mpi(life):
+    pid, _ = life
+    return "resurgo-node-memory" in Path(f"/proc/{pid}/maps").read_text()
+
+
 class Job:
     """A running job. Its output and its events go to files."""
 
@@ -428,6 +433,18 @@ class Job:
         if not reached:
             came_about(False, self.result(self.process.poll()), what)
         return True
+
+    def says(self, words):
+        """Waits until the program has said so."""
+        return self.reach(lambda: words in self.out.read_bytes(), what=repr(words))
+
+    def is_in_mpi(self):
+        """Whether there is a process of each rank, and all have come to MPI_Init."""
+        lives = self.lives()
+        return bool(self.events) and len(lives) >= self.events[0]["ranks"] and all(map(has_come_to_mpi, lives.values()))
+
+    def opens_mpi(self):
+        return self.reach(self.is_in_mpi, what="MPI_Init")
 
     def strike(self, ranks, number=signal.SIGKILL):
         """Signals the present processes of all of `ranks`, which must exist."""

@@ -254,8 +254,7 @@ def fillers(agent):
 
 def has_images_on_request(jobs, job, servers):
     """A ring of two ranks has images when asked. It cannot be suspended, as `servers` hold state that is in no file."""
-    job.reach(lambda: len(job.lives()) == 2)
-    time.sleep(0.3)
+    job.says(b"iteration 50 ")
     answer = jobs.resurgo("checkpoint", str(job.process.pid)).ok()
     assert "every rank has a new image" in answer.text, answer.describe()
     refused = jobs.resurgo("suspend", str(job.process.pid))
@@ -270,7 +269,6 @@ def has_images_on_request(jobs, job, servers):
 def has_images_when_a_server_goes_on(job, pid, why):
     """While a server stands still, a ring of two ranks can have no image. It goes on, and has one later."""
     os.kill(pid, signal.SIGSTOP)
-    time.sleep(0.2)
     job.process.send_signal(signal.SIGUSR1)
     try:
         job.reach_event("not_checkpointed")

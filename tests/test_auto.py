@@ -168,7 +168,7 @@ def test_an_image_is_lost(jobs, program):
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(3, *command)
     job = start(jobs, 3, *command)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGUSR1)
     job.reach_event("wave_complete")
     job.kill([1], signal.SIGSTOP)  # the next wave begins at once, and would bring another image

@@ -61,8 +61,7 @@ def memory_of(job, number=0):
 
 def test_the_job_ends_with_its_channel_memory(jobs, program):
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=memories(2))
-    job.reach(lambda: len(job.lives()) == 3)
-    time.sleep(0.3)
+    job.says(b"iteration 50 ")
     os.kill(memory_of(job, 1), signal.SIGKILL)
     result = job.wait(20)
     assert result.code == 1 and not result.of("failed"), result.describe()
@@ -86,8 +85,7 @@ def test_servers_listen_on_any_address(jobs, program, rng, servers, listens):
 
 def test_a_rank_needs_no_other_to_come_back(jobs, program):
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=[*MANY, *memories(2)])
-    job.reach(lambda: len(job.lives()) == 3)
-    time.sleep(0.3)
+    job.says(b"iteration 200 ")
     job.strike([0, 2], signal.SIGSTOP)
     job.strike([1])
     job.reach_event("caught_up", rank=1, life=2)
@@ -268,8 +266,7 @@ def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     options = [*MANY, *memories(2), "--channel-memory", f"{host}:0"]
     job = jobs.start(2, *command, ":", "-n", "1", *inside, options=options)
-    job.reach(lambda: len(job.lives()) == 3)
-    time.sleep(0.3)
+    job.says(b"iteration 50 ")
     cut = subprocess.run(["ip", "netns", "exec", name, "ss", "-K", "dst", host], capture_output=True, text=True)
     if "ESTAB" not in cut.stdout:
         pytest.skip("the kernel does not let connections be cut")
@@ -350,7 +347,7 @@ def test_a_rank_says_nothing_that_its_channel_memory_may_not_hear(jobs, tmp_path
     finally:
         os.kill(memory, signal.SIGCONT)
     if not said:
-        job.reach(lambda: b"two" in job.out.read_bytes(), what="what rank 1 prints")
+        job.says(b"two")
         job.kill([1])
     (tmp_path / "killed").touch()
     result = job.wait().ok()

@@ -39,7 +39,7 @@ def begin(jobs, nodes, program, protocol, launcher=None):
     launcher = launcher or ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
     options = ["-hosts", nodes.hosts(2), *launcher, "--lease", f"{LEASE:g}s"]
     job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
+    job.says(b"step 500 ")
     return job
 
 
@@ -121,7 +121,7 @@ def test_nothing_outlives_an_agent(jobs, nodes, program):
     options = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
     wrapped = ["sh", "-c", '"$0" "$@"; exit $?', *program(HEAT[0]), *HEAT[1:]]
     job = jobs.start(4, *wrapped, options=options, protocol="auto")
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
+    job.says(b"step 500 ")
     (agent,) = (pid for pid in nodes.pids(2) if harness.command_of(pid).startswith("resurgo agent invited"))
     os.kill(agent, signal.SIGKILL)
     end = time.monotonic() + 1

@@ -130,7 +130,7 @@ def test_a_job_keeps_what_files_said_when_it_began(settings, jobs, program, tmp_
     settings.own.write_text(f'checkpoint-dir = "{images}"\nprotocol = "blocking"\nlabel = false\n')
     command = [settings.prefix / "bin/resurgo", "run", "-n", "2", *program("heat"), "100", "100", "4000", file]
     job = jobs.command(command, env=settings.env)
-    job.reach(lambda: b"step" in job.out.read_bytes(), what="a step")
+    job.says(b"step")
     settings.own.write_text("wrong")
     suspended = settings.run("suspend", str(job.process.pid))
     first = job.wait()

@@ -16,7 +16,7 @@ LONG = ["99", "kill", "0", "always", "100000000"]  # of crash: a ring that goes 
 
 def start_long(jobs, program, n=3, **more):
     job = jobs.start(n, *program("crash"), *LONG, **more)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    job.says(b"iteration 50 ")
     return job
 
 
@@ -136,7 +136,7 @@ def test_standard_output_is_closed(jobs, program, tmp_path):
 
 def test_children_of_ranks_end_too(jobs, program):
     job = jobs.start(2, "sh", "-c", f"sleep 1000 & {' '.join(program('crash') + LONG)}")
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGTERM)
     job.wait(10)
 
@@ -154,7 +154,7 @@ def test_ended_before_a_rank_has_caught_up(jobs, program):
     marker = jobs.directory / "marker"
     script = f"if [ $PMI_RANK = 1 -a -e {marker} ]; then sleep 1000; fi; exec {' '.join(program('crash') + LONG)}"
     job = jobs.start(3, "sh", "-c", script)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    job.says(b"iteration 50 ")
     marker.touch()
     job.kill([1])
     job.reach_event("started", rank=1, life=2)

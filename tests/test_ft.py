@@ -108,7 +108,7 @@ def test_revoking_brings_everybody_back(jobs, program):
 def test_a_failure_is_told_and_the_survivors_code_counts(jobs, program):
     """Killed from outside; the error handler of the program is the default: the survivors end the job."""
     job = jobs.start(3, *program("crash"), "99", "kill", "0", "always", "100000000", options=FT)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    job.says(b"iteration 50 ")
     job.kill([1])
     result = job.wait()
     assert result.code != 0 and "rank 1 is lost; the 2 others go on without it" in result.errors, result.describe()
@@ -128,7 +128,7 @@ def test_the_losses_of_a_job_can_be_read(jobs, program):
     job.reach(lambda: len(job.lives()) == 5)
     number = job.process.pid
     assert jobs.resurgo("ft", "records", number, "--json").ok().text == "[]\n"
-    time.sleep(1)  # all have begun MPI
+    job.says(b"they compute")
     for lost, rank in enumerate((3, 0), 1):
         job.kill([rank])
         job.reach(lambda: len(json.loads(jobs.resurgo("ft", "records", number, "--json").ok().text)) == lost, what="the record")
@@ -153,7 +153,7 @@ def test_a_job_without_ft_has_no_records(jobs, program):
 
 def test_when_all_are_lost_the_job_has_failed(jobs, program):
     job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "100000000", options=FT)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes(), what="the first iterations")
+    job.says(b"iteration 50 ")
     job.kill([0, 1], signal.SIGKILL)
     assert job.wait().code != 0
 
@@ -174,7 +174,7 @@ def test_fortran_without_failures_computes_the_same(jobs, program, plain, name):
 def test_survivors_go_on_in_fortran(jobs, program, rng):
     """Killed from outside. Fortran calls many functions by their other names."""
     job = jobs.start(5, *program("ulfm_sums"), "40000", options=FT)
-    job.reach(lambda: b"they compute" in job.out.read_bytes(), what="the first steps")
+    job.says(b"they compute")
     for rank in rng.sample(range(5), 2):
         job.kill([rank])
         time.sleep(rng.uniform(0, 0.3))

@@ -47,7 +47,7 @@ def begin(jobs, program, seed, n, kills, options, steps=100_000):
     """A job that goes on until a rank is told to end it; returns when all compute."""
     command = [*program("ulfm_loop"), seed % 10**6, steps, kills, 300, 0]
     job = jobs.start(n, *command, options=[*test_ft.FT, *options, "--lease", LEASE])
-    job.reach(lambda: b"begun" in job.out.read_bytes())
+    job.says(b"begun")
     return job
 
 
@@ -112,7 +112,7 @@ def test_a_node_that_is_cut_off_is_lost(jobs, nodes, program, rng, seed):  # noq
     command = [*program("ulfm_loop"), seed % 10**6, 10_000, 1, 3000, 0]
     launcher = ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "-hosts", nodes.hosts(2)]
     job = jobs.start(6, *command, options=[*test_ft.FT, *launcher, "--lease", LEASE])
-    job.reach(lambda: b"begun" in job.out.read_bytes())
+    job.says(b"begun")
     nodes.cut(2)
     job.reach_event("node_lost")
     nodes.heal(2)

@@ -4,7 +4,6 @@ write their images. Tests for all kinds of waves are in test_waves.py."""
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -193,8 +192,7 @@ def test_groups_write_their_files_in_turn(jobs, program, at_once):
     directory = jobs.directory / "images"
     options = [*by_size(1), "--groups-at-once", at_once, "--checkpoint-dir", directory]
     job = jobs.start(4, *program("heat"), "4000", "4000", "100000", protocol="group", options=options)
-    job.reach(lambda: len(job.lives()) == 4)
-    time.sleep(0.5)
+    job.opens_mpi()
     job.process.send_signal(signal.SIGUSR1)
     job.reach(lambda: len([event for event in job.events if event["event"] == "image_written"]) == 4)
     job.process.terminate()

@@ -48,7 +48,7 @@ def test_other_groups_are_not_restarted(jobs, program):
     command = program("crash") + ["99", "kill", "0", "never", "30000"]
     calm = jobs.run(6, *command).ok()
     job = start(jobs, 6, *command, options=PAIRS)
-    job.reach(lambda: b"rank 3 iteration 100 " in job.out.read_bytes())
+    job.says(b"rank 3 iteration 100 ")
     job.kill([3])
     job.reach_event("returned", ranks=[2, 3], wave=0)
     job.reach_event("caught_up", rank=2)
@@ -158,7 +158,7 @@ def test_a_sleeping_image_is_lost(jobs, program):
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(4, *command)
     job = start(jobs, 4, *command, options=PAIRS)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGUSR1)
     for ranks in ([0, 1], [2, 3]):
         job.reach_event("wave_complete", ranks=ranks)
@@ -186,7 +186,7 @@ def test_all_images_are_lost_again_and_again(jobs, program):
         later = lambda: [event.get("ranks") for event in job.events[before:] if event["event"] == "wave_complete"]
         job.reach(lambda: all(ranks in later() for ranks in ([0, 1], [2, 3])), what="a wave of both groups")
 
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     for victims in ([0], [0, 1, 2, 3]):
         wave_of_both()
         kill_snapshots(job)

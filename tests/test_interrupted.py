@@ -258,7 +258,7 @@ def test_standard_input_from_a_pipe(chain, protocol):
     job = chain.start(2, *words, stdin=subprocess.PIPE, options=EVERY, protocol=protocol)
     job.process.stdin.write(given)
     job.process.stdin.flush()
-    job.reach(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
+    job.says(b"[0 20]")
     assert recorded(job, 2 + sum(event["event"] == "wave_recorded" for event in job.events))
     assert interrupt(job, "everything")
     job.process.stdin.close()

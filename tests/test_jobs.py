@@ -174,7 +174,7 @@ def test_what_can_have_no_image_is_said(jobs):
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
     )
     job = jobs.start(1, harness.PYTHON, "-c", script, protocol="pessimistic")
-    job.reach(lambda: b"ready" in job.out.read_bytes())
+    job.says(b"ready")
     number = job.process.pid
     result = jobs.resurgo("checkpoint", number, timeout=20)
     assert result.code == 1 and f"job {number}: no image can be taken: rank 0: " in result.errors, result.describe()

@@ -38,7 +38,7 @@ def copies(jobs, protocol, what="off", size=3):
 def crash(jobs, command, protocol, options):
     """The ring on three ranks, as soon as it is under way."""
     job = jobs.start(3, *command, options=[*MANY, *options], protocol=protocol)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     return job
 
 
@@ -263,12 +263,10 @@ def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):  # noqa: F811
     calm = chain.jobs.calm(3, *program("heat"), "400", "400", "12000")
     options = ["--local-copies", "off"]
     job = chain.start(3, *program("heat"), "400", "400", "12000", options=options, protocol=protocol)
-    job.reach(lambda: len(job.lives()) == 3)
-    time.sleep(0.3)
+    job.opens_mpi()
     assert chain.suspend()
     job = chain.resume(options=MANY)
-    job.reach(lambda: len(job.lives()) == 3)
-    time.sleep(0.2)
+    job.opens_mpi()
     one_image(job)
     os.kill(job.lives()[rng.randrange(3)][0], signal.SIGKILL)  # it has the environment, and so the mark, of the first run
     result = chain.end()
@@ -278,8 +276,7 @@ def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):  # noqa: F811
 
 def test_it_cannot_be_changed_when_a_job_is_resumed(chain, program):  # noqa: F811
     job = chain.start(2, *program("crash"), *LONG, protocol="blocking")
-    job.reach(lambda: len(job.lives()) == 2)
-    time.sleep(0.3)
+    job.opens_mpi()
     assert chain.suspend()
     result = chain.resume(options=["--local-copies", "off"]).wait()
     assert result.code == 2 and "--local-copies cannot be changed for a resumed job" in result.errors

@@ -35,7 +35,7 @@ def expected(jobs, program):
 def start(jobs, program, memories, *options):
     command = [*program(HEAT[0]), *HEAT[1:]]
     job = jobs.start(4, *command, options=[*NODES, memories, *MANY, *options], protocol="channel-memory")
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
+    job.says(b"step 500 ")
     return job
 
 

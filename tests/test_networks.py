@@ -68,7 +68,7 @@ def begin(jobs, nodes, program, *options, protocol="blocking", heat=HEAT):
     """A job of four ranks on these nodes, which has come so far that all ranks compute."""
     hosts = ["-hosts", nodes.hosts(2), "-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh", "--lease", "5s"]
     job = jobs.start(4, *program(heat[0]), *heat[1:], options=[*hosts, *options], protocol=protocol)
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
+    job.says(b"step 500 ")
     return job
 
 

@@ -245,7 +245,7 @@ def test_input_and_signals_reach_ranks(jobs, program):
     job = jobs.command(command, stdin=subprocess.PIPE)
     job.process.stdin.write(b"one\n")
     job.process.stdin.flush()
-    job.reach(lambda: b"one\n" in job.out.read_bytes())
+    job.says(b"one\n")
     job.process.send_signal(signal.SIGTSTP)
     time.sleep(1.5)
     job.process.send_signal(signal.SIGCONT)

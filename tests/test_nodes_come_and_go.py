@@ -301,8 +301,7 @@ def test_a_node_that_is_about_to_be_taken_away_is_left_in_time(jobs, program, by
     """The notice comes, its ranks leave, and then everything on it is killed."""
     notice = ["--preempt-signal", "USR2"] if by == "signal" else ["--preempt-file", str(tmp_path / "notice")]
     job, result_after = heat(jobs, program, ["--nodes", "3", "--spares", "1", "--lease", "6s", *notice])
-    job.reach(lambda: len(job.lives()) == 4)
-    time.sleep(0.3)
+    job.opens_mpi()
     doomed = agents(job)[1]
     if by == "file":
         # All nodes are this machine: the last one that says so has no other to go to, and keeps its ranks.

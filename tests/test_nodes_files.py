@@ -131,8 +131,7 @@ def test_images_on_one_file_system_need_no_partner(jobs, chain, program, rng, pr
 def test_it_is_suspended_and_goes_on_elsewhere(jobs, chain, program, protocol, by):  # noqa: F811
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=["--nodes", "2", "--grace", "20s"], protocol=protocol)
-    job.reach(lambda: len(job.lives()) == 4)
-    time.sleep(0.3)
+    job.opens_mpi()
     if by == "command":
         assert chain.suspend()
     else:
@@ -149,8 +148,7 @@ def test_a_notice_to_resurgo_run_suspends_the_job(jobs, chain, program):  # noqa
     calm = jobs.calm(4, *program("heat"), *HEAT)
     options = ["--nodes", "2", "--grace", "20s", "--preempt-signal", "USR2"]
     job = chain.start(4, *program("heat"), *HEAT, options=options, protocol="blocking")
-    job.reach(lambda: len(job.lives()) == 4)
-    time.sleep(0.3)
+    job.opens_mpi()
     job.process.send_signal(signal.SIGUSR2)
     assert job.wait().code == SUSPENDED
     chain.resume(options=["--nodes", "2"])

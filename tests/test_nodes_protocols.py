@@ -123,7 +123,7 @@ def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program)
     calm = jobs.calm(4, *command)
     options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *harness.MANY, *every("1h")]
     job = jobs.start(4, *command, options=options, protocol="channel-memory")
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     nodes = {event["node"] for event in job.of("started")}
 
     def only_there(rank):

@@ -132,7 +132,7 @@ def test_a_result_that_is_not_printed_is_no_success(jobs, program, plain):
     there."""
     expected = plain(2, *program("own_checkpoints")).text.splitlines()
     job = jobs.start(2, *program("own_checkpoints"), options=MANY, protocol="pessimistic")
-    job.reach(lambda: b"step 12" in job.out.read_bytes())
+    job.says(b"step 12")
     job.kill([1])
     result = job.wait()
     assert result.code == 119 and "not piecewise deterministic" in result.errors, result.describe()
@@ -181,7 +181,7 @@ def test_what_is_printed_after_a_pause_is_printed_once(jobs, protocol, victim):
     """The next life computes as long as the first one before it prints the same."""
     image = ["--checkpoint-at", "rank=0,messages=20"]
     job = jobs.start(2, harness.PYTHON, "-c", PAUSES, options=image, protocol=protocol)
-    job.reach(lambda: b"agreed" in job.out.read_bytes())
+    job.says(b"agreed")
     job.kill([victim])
     result = job.wait().ok()
     assert result.text.splitlines() == ["begun", "computed", "agreed", "done"], result.describe()

@@ -140,7 +140,7 @@ def test_everybody_can_be_asked_for_at_once(jobs, program):
     """Even if only one image may be on its way, and ranks die with half-written images."""
     options = [*MANY, "--checkpoint-dir", jobs.directory / "images", "--checkpoint-in-flight", "1"]
     job = ring(jobs, program, 3, "started", options=options)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     for _ in range(3):
         jobs.resurgo("checkpoint", job.process.pid).ok()
         job.kill([1])
@@ -158,7 +158,7 @@ def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
     def files():
         return {file.name for file in directory.glob("*/rank-*")}
 
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     complete = lambda: [event["wave"] for event in job.events if event["event"] == "wave_complete"]
     job.process.send_signal(signal.SIGUSR1)
     job.reach(complete, what="a wave")

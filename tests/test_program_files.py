@@ -5,12 +5,14 @@ says why not."""
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 import harness
+
+HEAT = ("400", "400", "6000")
+
 
 def replace(path, by):
     """Like `mv`: processes that run it keep the old file."""
@@ -18,25 +20,17 @@ def replace(path, by):
     os.replace(f"{path}.new", path)
 
 
-def until_in_mpi(job):
-    """Waits until rank 1 is the program itself, and has come to MPI_Init."""
-    job.reach_event("started", rank=1)
-    maps = Path(f"/proc/{job.lives()[1][0]}/maps")
-    job.reach(lambda: "resurgo-node-memory" in maps.read_text(), what="MPI_Init")
-    time.sleep(0.3)
-
-
 @pytest.mark.parametrize("protocol", ["pessimistic", pytest.param("blocking", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["replaced", pytest.param("removed", marks=pytest.mark.soak)])
 def test_a_rank_is_restarted_from_the_file_it_began_with(jobs, program, tmp_path, protocol, how):
-    calm = jobs.calm(2, *program("image/waits"))
-    app = shutil.copy(program("image/waits")[0], tmp_path / "app")
-    job = jobs.start(2, app, protocol=protocol)
-    until_in_mpi(job)
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    app = shutil.copy(program("heat")[0], tmp_path / "app")
+    job = jobs.start(2, app, *HEAT, protocol=protocol)
+    job.says(b"step 500 ")
     replace(app, program("hello")[0]) if how == "replaced" else os.unlink(app)
     for life in (1, 2):
         job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] == life)
-        time.sleep(0.2)
+        job.opens_mpi()
         job.strike([1])
     result = job.wait().ok()
     assert result.out == calm.out, result.describe()
@@ -46,11 +40,11 @@ def test_a_rank_is_restarted_from_the_file_it_began_with(jobs, program, tmp_path
 @pytest.mark.parametrize("words", [(), pytest.param(("sh",), marks=pytest.mark.soak)])
 def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
     script = tmp_path / "run.sh"
-    script.write_text(f"#!/bin/sh\nexec {program('image/waits')[0]}\n")
+    script.write_text(f"#!/bin/sh\nexec {program('heat')[0]} {' '.join(HEAT)}\n")
     script.chmod(0o755)
     text = script.read_text()
     job = jobs.start(2, *words, script, protocol="pessimistic")
-    until_in_mpi(job)
+    job.says(b"step 500 ")
     replace(script, script)  # the same words in another file
     assert job.kill([1]) and job.reach_another("caught_up")
     script.write_text(f"{text}# edited\n")
@@ -61,9 +55,9 @@ def test_a_script_that_was_edited_ends_the_job(jobs, program, tmp_path, words):
 
 
 def test_a_program_that_a_script_starts_is_compared(jobs, program, tmp_path):
-    app = shutil.copy(program("image/waits")[0], tmp_path / "app")
-    job = jobs.start(2, "sh", "-c", f"exec {app}", protocol="pessimistic")
-    until_in_mpi(job)
+    app = shutil.copy(program("heat")[0], tmp_path / "app")
+    job = jobs.start(2, "sh", "-c", f"exec {app} {' '.join(HEAT)}", protocol="pessimistic")
+    job.says(b"step 500 ")
     replace(app, program("hello")[0])
     job.strike([1])
     result = job.wait()
@@ -74,8 +68,8 @@ def test_a_library_that_was_replaced_ends_the_job_and_one_installed_again_does_n
     libm = Path(re.search(r" (/\S*/libm[.-]\S*)", Path("/proc/self/maps").read_text())[1])
     library = shutil.copy(libm, tmp_path / "libm.so.6")
     env = harness.environment(LD_PRELOAD=library)
-    job = jobs.start(2, *program("image/waits"), protocol="pessimistic", env=env)
-    until_in_mpi(job)
+    job = jobs.start(2, *program("heat"), *HEAT, protocol="pessimistic", env=env)
+    job.says(b"step 500 ")
     replace(library, libm)
     assert job.kill([1]) and job.reach_another("caught_up")
     code = bytearray(libm.read_bytes())

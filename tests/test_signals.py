@@ -15,7 +15,7 @@ SAVES = [signal.SIGTERM, signal.SIGINT]  # after these the program ends well
 
 def start(jobs, program, *arguments, over=None, n=2, **more):
     job = jobs.start(n, *program("signals"), over or jobs.directory / "over", *arguments, **more)
-    job.reach(lambda: b"ready" in job.out.read_bytes(), what="the program")
+    job.says(b"ready")
     return job
 
 
@@ -117,12 +117,12 @@ sys.exit(job.wait())
     over = jobs.directory / "over"
     command = [harness.RESURGO, "run", "-n", "2", "--json-events", events, *program("signals"), over, "none"]
     job = jobs.command([harness.PYTHON, "-c", script, *command], events=events)
-    job.reach(lambda: b"ready" in job.out.read_bytes(), what="the program")
+    job.says(b"ready")
     ranks = [pid for pid, _ in job.lives().values()]
     launcher = int(Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1])  # the agent
     launcher = int(Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(launcher, signal.SIGTSTP)
-    job.reach(lambda: b"stopped True" in job.out.read_bytes(), what="the launcher to stop")
+    job.says(b"stopped True")
     job.reach(lambda: [state(job, rank) for rank in (0, 1)] == ["T", "T"], 5, "the ranks to stop")
     job.reach(lambda: "T" not in [state(job, rank) for rank in (0, 1)], 5, "the ranks to go on")
     over.touch()

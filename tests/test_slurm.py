@@ -83,7 +83,7 @@ def test_a_job_in_an_allocation_of_salloc(manager, nodes, jobs, program):
     """`resurgo run` is on this machine, which is no node of the job."""
     command = [slurm.PROGRAMS["salloc"], "-Q", "-N", "2", "--ntasks-per-node=2", "--no-kill", *heat(program, "--protocol", "blocking")]
     job = jobs.command(command, env=manager.environment)
-    job.reach(lambda: b"step 500 " in job.out.read_bytes())
+    job.says(b"step 500 ")
     assert (killed := steps(nodes, 2))
     for pid in killed:
         os.kill(pid, signal.SIGKILL)

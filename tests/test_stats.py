@@ -154,7 +154,7 @@ def test_parts_of_recoveries(jobs, program):
 def test_nobody_knows_when_a_process_was_killed_from_outside(jobs, program):
     file = jobs.directory / "stats"
     job = ring(jobs, program, 3, "started", options=["--stats-json", file, "--stats"])
-    time.sleep(0.3)
+    job.says(b"iteration 50 ")
     job.kill([1])
     job.reach_event("caught_up", rank=1)
     job.process.terminate()
@@ -208,7 +208,7 @@ def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
     _, calm = measured(jobs, 3, *command, name="calm")
     options = ["--checkpoint-dir", jobs.directory / "images", "--stats-json", jobs.directory / "first"]
     job = jobs.start(3, *command, options=options, protocol=protocol)
-    job.reach(lambda: b"iteration 3000 " in job.out.read_bytes())
+    job.says(b"iteration 3000 ")
     jobs.resurgo("suspend", job.process.pid).ok()
     assert job.wait(10).code == 75
     first, second = json.loads((jobs.directory / "first").read_text()), jobs.directory / "second"
@@ -221,7 +221,7 @@ def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
 def test_a_job_that_is_ended_still_tells(jobs, program):
     file = jobs.directory / "stats"
     job = jobs.start(3, *program("crash"), *LONG, options=["--stats-json", file, "--stats", "-q"])
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGTERM)
     result = job.wait(10)
     stats = json.loads(file.read_text())

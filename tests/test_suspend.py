@@ -163,8 +163,8 @@ def long_calm(tmp_path_factory):
 
 
 def ready(job):
-    """All ranks run, and have sent something or begun where they were."""
-    return job.until(lambda: len(job.lives()) >= job.events[0]["ranks"] if job.events else False, what="the ranks")
+    """All ranks run, and have come to MPI_Init or begun where they were."""
+    return job.until(job.is_in_mpi, what="the ranks")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_clock_does_not_go_backwards_after_a_reboot(jobs):
     images = jobs.directory / "images"
     words = ["--protocol", "blocking", "--checkpoint-dir", images, harness.PYTHON, "-c", SLEEPS]
     job = jobs.command([*later, harness.RESURGO, "run", "-n", "2", *words])
-    job.reach(lambda: b"sleeps" in job.out.read_bytes())
+    job.says(b"sleeps")
     pid = job.process.pid
     (number,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     jobs.resurgo("suspend", number).ok()
@@ -552,7 +552,7 @@ def test_what_cannot_be_suspended_is_said(jobs, chain, program):
         "c = socket.create_connection(s.getsockname()); print('ready', flush=True); time.sleep(100)"
     )
     job = chain.start(1, harness.PYTHON, "-c", script)
-    job.reach(lambda: b"ready" in job.out.read_bytes())
+    job.says(b"ready")
     told = chain.resurgo("suspend", job.process.pid, timeout=20)
     assert told.code == 1 and "goes on: no image can be taken: rank 0: " in told.errors and "socket" in told.errors
     assert not job.over()
@@ -590,7 +590,7 @@ def test_input_and_unfinished_lines(chain, how, protocol):
         job = chain.start(2, *words, stdin=subprocess.PIPE, options=["-l"], protocol=protocol)
         job.process.stdin.write(b"".join(lines[:150]) + lines[150][:3])
         job.process.stdin.flush()
-    job.reach(lambda: b"[0 20]" in job.out.read_bytes(), what="the first lines")
+    job.says(b"[0 20]")
     assert chain.suspend()
     if how == "file":
         chain.resume()

@@ -101,7 +101,9 @@ def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm,
     ways = [event["copy"] for event in job.events if event["event"] == "checkpointed" and event["rank"] == 0]
     assert ways[:3] == ["forked"] * 3, ways  # they are whole
     job.kill([0], signal.SIGSTOP)
-    time.sleep(0.5)  # then writing is complete
+    numbers = lambda kind: {event["image"] for event in job.of(kind, rank=0)}
+    job.reach(lambda: numbers("checkpointed") <= numbers("image_written"), what="the end of writing")
+    time.sleep(0.2)
     newest = files(directory, 0)[-1]
     number = int(newest.name.rpartition("-")[2])
     damage_bit(newest)

@@ -123,7 +123,7 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
 def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
     job = start(jobs, protocol, 3, *program("crash"), *LONG)
-    job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+    job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGUSR1)
     job.reach_event("wave_complete")
     time.sleep(0.7)
@@ -388,7 +388,7 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     calm = jobs.calm(3, *command)
     job = start(jobs, protocol, 3, *command, period="20ms" if often else None)
     if not often:
-        job.reach(lambda: b"iteration 50 " in job.out.read_bytes())
+        job.says(b"iteration 50 ")
         job.process.send_signal(signal.SIGUSR1)
     job.reach_event("wave_complete")
     for _ in moments(rng, 6 if often else 1, 0.3):
@@ -521,6 +521,7 @@ def test_a_damaged_file_of_a_wave(jobs, program, protocol, damaged):
     job = jobs.start(3, *program("heat"), "400", "400", "6000", options=options, protocol=protocol)
     assert in_files(job, 2)
     job.kill([0], signal.SIGSTOP)  # no other wave comes
+    job.reach(lambda: sorted(map(len, files(directory).values())) == [3, 3], what="two whole waves")
     time.sleep(0.3)
     waves = files(directory)
     newest = max(waves)
