@@ -1,6 +1,8 @@
 //! The checkers see every way in which the protocol is broken on purpose.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{available_parallelism, scope};
 
 use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 
@@ -40,12 +42,20 @@ fn caught(mutation: Mutation, setting: Setting) -> Option<Violation> {
     seeds(mutation).find_map(|seed| Some(simulate(seed, options, false).err()?.violation))
 }
 
+/// Each processor takes one variant after the other.
 #[test]
 fn every_broken_variant_is_caught() {
-    for (mutation, setting) in Mutation::ALL {
-        assert!(
-            caught(mutation, setting).is_some(),
-            "{mutation:?} ({setting:?}) is not caught"
-        );
-    }
+    let next = AtomicUsize::new(0);
+    let look = || {
+        let taken = std::iter::from_fn(|| Mutation::ALL.get(next.fetch_add(1, Ordering::Relaxed)));
+        taken
+            .filter(|(mutation, setting)| caught(*mutation, *setting).is_none())
+            .collect::<Vec<_>>()
+    };
+    let processors = available_parallelism().map_or(1, usize::from);
+    let missed: Vec<_> = scope(|scope| {
+        let all: Vec<_> = (0..processors).map(|_| scope.spawn(look)).collect();
+        all.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(missed.is_empty(), "not caught: {missed:?}");
 }
