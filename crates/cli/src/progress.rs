@@ -63,20 +63,25 @@ mod tests {
 
     #[test]
     fn a_line_comes_late_and_goes() {
-        let shown = |patience: u64| {
+        let shown = |patience: u64, lines: usize| {
             let (end, ended) = mpsc::channel::<()>();
+            let (begins, begun) = mpsc::channel();
             let thread = std::thread::spawn(move || {
                 let mut out = Vec::new();
                 let [patience, period] = [patience, 3600].map(Duration::from_secs);
-                tell(|| "half\nof it".to_string(), &ended, patience, period, &mut out);
+                let text = || {
+                    begins.send(()).unwrap();
+                    "half\nof it".to_string()
+                };
+                tell(text, &ended, patience, period, &mut out);
                 String::from_utf8(out).unwrap()
             });
-            std::thread::sleep(Duration::from_millis(200));
+            (0..lines).for_each(|_| begun.recv().unwrap());
             drop(end);
             thread.join().unwrap()
         };
-        assert_eq!(shown(3600), "");
-        assert_eq!(shown(0), "\r\x1b[Kresurgo: half of it\r\x1b[K");
+        assert_eq!(shown(3600, 0), "");
+        assert_eq!(shown(0, 1), "\r\x1b[Kresurgo: half of it\r\x1b[K");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// How long the writer of a pipe may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 10 });
 
 /// The content of the file, at most `most` bytes. A pipe, as in `<(…)`, is read to its end, if it has a writer.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
@@ -77,9 +77,17 @@ mod tests {
             let path = path.clone();
             let mut pipe = File::options().read(true).write(true).open(&path).unwrap();
             std::thread::spawn(move || {
+                // The reader has probably come by then, and waits.
                 std::thread::sleep(Duration::from_millis(50));
                 pipe.write_all(text).unwrap();
-                std::thread::sleep(Duration::from_millis(50));
+                // What is unread when the last writer goes, without a reader, is lost.
+                let is_unread = || {
+                    let mut ready = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+                    poll(&mut ready, PollTimeout::ZERO).unwrap() > 0
+                };
+                while is_unread() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             })
         };
         let late = writer(b"0 1\n");

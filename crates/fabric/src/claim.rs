@@ -152,7 +152,7 @@ mod tests {
         take(&place).unwrap();
         take(&place).unwrap();
         assert_eq!(place.load(Ordering::Relaxed), own);
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
         let place = AtomicU64::new(u64::from(child.id()));
         assert!(take(&place).unwrap_err().contains("cannot be the same rank"));
         child.kill().unwrap();

@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(seen(), 0);
         let sleeper = |file: File| {
             let mut command = Command::new("sleep");
-            command.arg("60").stdin(Stdio::from(file)).spawn().unwrap()
+            command.arg("3600").stdin(Stdio::from(file)).spawn().unwrap()
         };
         let mut reader = sleeper(File::open(&path).unwrap());
         assert_eq!(seen(), 0);
@@ -324,11 +324,11 @@ mod tests {
     #[test]
     fn who_has_been_killed_has_ended_before_anyone_waits_for_it() {
         let _alone = crate::tests::alone();
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let process = child.id() as i32;
         assert!(!has_ended(sys::getpid()) && !has_ended(process));
         child.kill().unwrap();
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !has_ended(process) {
             assert!(std::time::Instant::now() < end);
         }

@@ -345,6 +345,8 @@ pub struct EventLoggerServer {
     address: SocketAddr,
     control: UnixStream,
     thread: Option<JoinHandle<()>>,
+    #[cfg(test)]
+    clock: crate::reception::Clock,
 }
 
 impl EventLoggerServer {
@@ -373,6 +375,8 @@ impl EventLoggerServer {
             epoch,
         };
         let mut server = Server::new(settings, listener, None, logger).map_err(Error::Start)?;
+        #[cfg(test)]
+        let clock = server.connections.clock();
         let thread = std::thread::Builder::new().name("event-logger".into()).spawn(move || {
             // Connected ranks see that it ends.
             let _ = server.serve(&other);
@@ -382,6 +386,8 @@ impl EventLoggerServer {
             address,
             control,
             thread: Some(thread.map_err(Error::Start)?),
+            #[cfg(test)]
+            clock,
         })
     }
 

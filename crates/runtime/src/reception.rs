@@ -6,6 +6,7 @@
 //! would otherwise have to go for strangers who came before it. Peers with the key and strangers do not take each
 //! other's places.
 
+mod clock;
 mod stranger;
 
 use std::collections::BTreeMap;
@@ -20,10 +21,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Rank;
 
 use crate::stream::{Stream, Tls};
+pub use clock::Clock;
 pub use stranger::{Admitted, Framing, Stranger};
 
 /// Time for a peer to prove itself. A rank answers at once: it waits for the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(2);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Longest time that the server reads from a refused peer.
 const PARTING: Duration = Duration::from_secs(1);
 /// Strangers beside one for each rank.
@@ -45,19 +47,21 @@ pub struct Line {
     answered: bool,
     /// The turn of the reception in which it came.
     came_in: u64,
+    clock: Clock,
 }
 
 impl Line {
-    fn new(stream: Stream, came_in: u64) -> io::Result<Line> {
+    fn new(stream: Stream, came_in: u64, clock: Clock) -> io::Result<Line> {
         stream.socket().set_nonblocking(true)?;
         stream.socket().set_nodelay(true)?;
         Ok(Line {
             stream,
             who: None,
-            deadline: Some(Instant::now() + HANDSHAKE),
+            deadline: Some(clock.now() + HANDSHAKE),
             refused: false,
             answered: false,
             came_in,
+            clock,
         })
     }
 
@@ -89,7 +93,7 @@ impl Line {
     /// The connection ends after this, and the peer gets time to read the reason.
     pub fn refuse(&mut self) {
         (self.who, self.refused) = (None, true);
-        self.deadline = Some(Instant::now() + PARTING);
+        self.deadline = Some(self.clock.now() + PARTING);
     }
 
     /// The refused peer has got all output.
@@ -149,6 +153,7 @@ pub struct Reception<C> {
     next: u64,
     /// Calls of [`Self::accept`].
     turn: u64,
+    clock: Clock,
 }
 
 impl<C: Guest> Reception<C> {
@@ -159,6 +164,7 @@ impl<C: Guest> Reception<C> {
             connections: BTreeMap::new(),
             next: 0,
             turn: 0,
+            clock: Clock::default(),
         }
     }
 
@@ -175,7 +181,7 @@ impl<C: Guest> Reception<C> {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let line = Stream::called(stream, self.tls.as_ref());
-                    let line = line.and_then(|stream| Line::new(stream, self.turn));
+                    let line = line.and_then(|stream| Line::new(stream, self.turn, self.clock.clone()));
                     if let Ok(connection) = line.and_then(&mut make) {
                         self.next += 1;
                         self.connections.insert(self.next, connection);
@@ -213,9 +219,15 @@ impl<C: Guest> Reception<C> {
 
     /// Cuts off late peers.
     pub fn cut_late(&mut self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let is_late = |guest: &C| guest.line().deadline.is_some_and(|deadline| now > deadline);
         self.connections.retain(|_, guest| !is_late(guest));
+    }
+
+    /// The clock by which it cuts off late peers.
+    #[cfg(test)]
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
     }
 
     /// Some peer has a deadline.
@@ -302,6 +314,7 @@ impl<C: Guest> Reception<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::PATIENCE;
     use std::net::TcpStream;
 
     struct Plain(Line);
@@ -312,10 +325,22 @@ mod tests {
         }
     }
 
-    /// Accepts until no connection waits.
-    fn accept(reception: &mut Reception<Plain>, listener: &TcpListener) {
-        for _ in 0..20 {
+    /// Accepts until so many connections have come since the beginning, and then for some turns more.
+    fn accept(reception: &mut Reception<Plain>, listener: &TcpListener, count: u64) {
+        let mut turn = || {
             reception.accept(listener, |line| Ok(Plain(line)));
+            reception.newest() == count
+        };
+        until(&mut turn);
+        (0..20).for_each(|_| assert!(turn()));
+    }
+
+    /// Looks until it is so.
+    fn until(mut is_so: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < end, "it does not come");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -326,25 +351,26 @@ mod tests {
         let connect = || TcpStream::connect(address).unwrap();
         let mut reception = Reception::new(2);
         let proved = connect();
-        accept(&mut reception, &listener);
+        accept(&mut reception, &listener, 1);
         reception.values_mut().for_each(|guest| guest.0.admit((1, 1)));
         // A stranger that has begun the handshake stays while silent ones come.
         let mut speaks = connect();
         speaks.write_all(b"hello").unwrap();
-        accept(&mut reception, &listener);
-        std::thread::sleep(Duration::from_millis(50));
-        reception.values_mut().for_each(|guest| {
-            let _ = guest.0.read(&mut [0; 8]);
-        });
+        accept(&mut reception, &listener, 2);
+        let mut hears = |guest: &mut Plain| matches!(guest.0.read(&mut [0; 8]), Ok(Some(5)));
+        until(|| reception.values_mut().any(&mut hears));
         let mut strangers = Vec::new();
-        for _ in 0..10 {
+        for round in 1..=10 {
             strangers.extend((0..100).map(|_| connect()));
-            accept(&mut reception, &listener);
+            accept(&mut reception, &listener, 2 + 100 * round);
         }
         assert_eq!(reception.ids().len(), 1 + 2 + STRANGERS);
         assert_eq!(reception.ids()[..2], [1, 2]);
         assert!(reception.has_deadlines());
-        std::thread::sleep(HANDSHAKE);
+        reception.clock().put_forward(HANDSHAKE);
+        reception.cut_late();
+        assert_eq!(reception.ids().len(), 1 + 2 + STRANGERS, "their time is just not over");
+        reception.clock().put_forward(Duration::from_millis(1));
         reception.cut_late();
         assert_eq!(reception.ids(), [1]);
         assert!(!reception.has_deadlines());
@@ -358,19 +384,23 @@ mod tests {
         let listener = crate::server_process::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut reception = Reception::new(2);
-        let mut strangers = Vec::new();
+        let (mut strangers, mut all) = (Vec::new(), 1);
         let mut come = |reception: &mut Reception<Plain>, peer: &mut Option<TcpStream>| {
             for number in 0..3 * AT_ONCE {
                 if number == AT_ONCE + 1 && peer.is_none() {
                     let mut caller = TcpStream::connect(address).unwrap();
                     caller.write_all(b"hello").unwrap();
                     *peer = Some(caller);
+                    all += 1;
                 }
                 let mut stranger = TcpStream::connect(address).unwrap();
                 stranger.write_all(b"?").unwrap();
                 strangers.push(stranger);
+                all += 1;
             }
-            for _ in 0..4 {
+            let mut turns = 0..3;
+            until(|| {
+                let is_last = turns.next().is_none();
                 reception.accept(&listener, |line| Ok(Plain(line)));
                 for guest in reception.values_mut() {
                     let mut said = [0; 8];
@@ -379,7 +409,8 @@ mod tests {
                         guest.0.write(b"who?").unwrap();
                     }
                 }
-            }
+                is_last && reception.newest() == all
+            });
         };
         come(&mut reception, &mut Some(TcpStream::connect(address).unwrap()));
         let mut peer = None;
@@ -387,7 +418,7 @@ mod tests {
             come(&mut reception, &mut peer);
         }
         let mut peer = peer.unwrap();
-        peer.set_read_timeout(Some(HANDSHAKE)).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut answer = [0; 4];
         peer.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"who?");

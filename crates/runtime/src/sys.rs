@@ -41,6 +41,10 @@ pub fn open_nameless(directory: &OsStr) -> io::Result<File> {
     }
 }
 
+/// How long a test waits for what must come.
+#[cfg(test)]
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// An address at which nobody listens, and nobody else can while the descriptor is open.
 #[cfg(test)]
 pub fn nobodys_address() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
@@ -50,6 +54,15 @@ pub fn nobodys_address() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
     bind(taken.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
     let name: SockaddrIn = getsockname(taken.as_raw_fd()).unwrap();
     let address = std::net::SocketAddrV4::from(name).into();
+    (taken, address)
+}
+
+/// The same address, at which the test listens itself now or later: others take no such port for one of their own.
+#[cfg(test)]
+pub fn address_to_share() -> (std::os::fd::OwnedFd, std::net::SocketAddr) {
+    use nix::sys::socket::{setsockopt, sockopt::ReuseAddr};
+    let (taken, address) = nobodys_address();
+    setsockopt(&taken, ReuseAddr, &true).unwrap();
     (taken, address)
 }
 

@@ -142,7 +142,7 @@ impl User {
         Some(read.get(job).map_or(written, |at| at.elapsed().min(written)))
     }
 
-    /// Removes jobs that nobody has touched for so long.
+    /// Removes the user's jobs that nobody has touched for so long. Returns the jobs that have gone.
     fn expire(self: &Arc<Self>, after: Duration) -> Result<Vec<String>, Error> {
         let mut gone = Vec::new();
         for job in self.dir.list("")? {
@@ -235,19 +235,24 @@ impl Server {
         });
     }
 
+    /// Removes jobs that nobody has touched for so long.
+    pub(crate) fn expire(&self, after: Duration, tell: &(dyn Fn(&str) + Sync)) {
+        for user in self.users.values() {
+            match user.expire(after) {
+                Ok(gone) => gone.iter().for_each(|job| {
+                    tell(&format!(
+                        "job {job} of {} was not touched for long, and is removed",
+                        user.key.user
+                    ));
+                }),
+                Err(error) => tell(&format!("old jobs of {} cannot be removed: {error}", user.key.user)),
+            }
+        }
+    }
+
     fn expire_for_ever(&self, after: Duration, tell: &(dyn Fn(&str) + Sync)) {
         loop {
-            for user in self.users.values() {
-                match user.expire(after) {
-                    Ok(gone) => gone.iter().for_each(|job| {
-                        tell(&format!(
-                            "job {job} of {} was not touched for long, and is removed",
-                            user.key.user
-                        ));
-                    }),
-                    Err(error) => tell(&format!("old jobs of {} cannot be removed: {error}", user.key.user)),
-                }
-            }
+            self.expire(after, tell);
             std::thread::sleep(LOOK.min(after / 4).max(Duration::from_millis(100)));
         }
     }

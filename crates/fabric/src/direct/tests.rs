@@ -6,6 +6,10 @@ use crate::log::{Progress, Reader, Writer};
 use crate::message::{Envelope, Kind, Message};
 use crate::node::tests::pair;
 use resurgo_wire::{entry, node_memory as nm};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Both {
     sender: Node,
@@ -104,7 +108,8 @@ impl Both {
 
     /// They give the channel to the connection.
     fn give(&mut self, generation: u64) {
-        for _ in 0..5000 {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
             self.writer.ring(&self.sender);
             self.direct.looks = LOOKS;
             self.direct.receive(&self.receiver, |_| {});
@@ -120,7 +125,7 @@ impl Both {
                 self.sender.direct(1, Word::Given).store(offer, Ordering::SeqCst);
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
         panic!("no offer");
     }
@@ -128,7 +133,8 @@ impl Both {
     /// Everything sent so far arrives as it was sent.
     fn receive(&mut self) {
         let mut message = Vec::new();
-        for _ in 0..20_000 {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
             if let Some(direct) = &mut self.writer.direct {
                 direct.tend(&self.sender);
             }
@@ -151,7 +157,7 @@ impl Both {
             if self.received == self.sent {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            std::thread::sleep(Duration::from_micros(100));
         }
         panic!("{} of {} have come", self.received, self.sent);
     }
@@ -191,7 +197,7 @@ fn who_does_not_hold_the_key_is_let_down() {
         both.writer.ring(&both.sender);
         both.direct.looks = LOOKS;
         both.direct.receive(&both.receiver, |_| {});
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(both.sender.direct(1, Word::Offer).load(Ordering::SeqCst), 0);
     assert!(both.direct.sources.is_empty());

@@ -23,7 +23,7 @@ use crate::{interfaces, invited, likeness, limits, machine, server_process, sinc
 /// How long the agent tries one address of the dispatcher.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long the dispatcher may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 10 });
 /// How long the agent calls again. The dispatcher expects it for not much longer.
 const INVITED: Duration = Duration::from_secs(50);
 /// The pause between two calls, in milliseconds.

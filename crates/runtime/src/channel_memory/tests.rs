@@ -1,12 +1,12 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use resurgo_protocol::channel_memory::Admission;
 use resurgo_wire::channel_memory::{Envelope, Frame, Greeting, Identity, Input, Output};
 use resurgo_wire::handshake::Word;
 
 use super::*;
+use crate::sys::PATIENCE;
 
 pub(crate) const KEY: [u8; 32] = [42; 32];
 
@@ -67,7 +67,7 @@ pub(crate) struct Peer {
 impl Peer {
     fn connect(server: &Running) -> Peer {
         let stream = TcpStream::connect(server.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Peer {
             stream,
             input: Input::default(),

@@ -3,18 +3,25 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
 
 use super::{Random, Scratch, check_all, files, put, seed};
 use crate::{Generation, Kind, Place, Sender, Server, Servers, Settings, Store, server_key};
 
+const HOUR: Duration = Duration::from_secs(3600);
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Serves until the test's process ends; returns the address.
 fn serve(settings: Settings) -> String {
-    let server = Server::new(&settings).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    serve_with(&Arc::new(Server::new(&settings).unwrap()), |_| {})
+}
+
+fn serve_with(server: &Arc<Server>, tell: impl Fn(&str) + Send + Sync + 'static) -> String {
+    let (server, listener) = (server.clone(), TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || server.serve(&listener, &|_| {}));
+    std::thread::spawn(move || server.serve(&listener, &tell));
     address
 }
 
@@ -125,32 +132,51 @@ fn a_server_goes_on_where_another_was_killed() {
     let error = Server::new(&settings).err().unwrap();
     assert!(error.contains("another checkpoint server"), "{error}");
     drop(server);
-    let chunks = scratch.below("place/users/resurgo/job/chunks");
-    for directory in chunks.ancestors().take(4) {
-        fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let users = scratch.below("place/users/resurgo");
+    let chunks = users.join("job/chunks");
+    for job in ["job", "old"] {
+        let chunks = scratch.below(&format!("place/users/resurgo/{job}/chunks"));
+        for directory in chunks.ancestors().take(4) {
+            fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        }
+        fs::write(chunks.join("x"), [1; 100]).unwrap();
     }
-    fs::write(chunks.join("x"), [1; 100]).unwrap();
+    // As if a job had been written three hours ago.
+    let age = |job: &str| {
+        let then = fs::FileTimes::new().set_modified(SystemTime::now() - 3 * HOUR);
+        for folder in fs::read_dir(users.join(job)).unwrap() {
+            let folder = fs::File::open(folder.unwrap().path()).unwrap();
+            folder.set_times(then).unwrap();
+        }
+    };
     fs::write(chunks.join(".tmp-1"), [1; 100]).unwrap();
     let keys = settings.directory.join("keys");
-    let address = serve(Settings {
+    let server = Server::new(&Settings {
         quota: Some(150),
-        expire: Some(Duration::from_secs(3)),
+        expire: Some(HOUR),
         ..settings
     });
+    let server = Arc::new(server.unwrap());
     assert!(!chunks.join(".tmp-1").exists());
+    age("old");
+    let (tells, told) = mpsc::channel();
+    let address = serve_with(&server, move |text| _ = tells.send(text.to_string()));
     let place = Servers::open("server:x", &[address], key_in(&keys));
+    // The old job goes as soon as the server has looked.
+    let removed = told.recv_timeout(PATIENCE).unwrap();
+    assert!(removed.contains("job old of resurgo"), "{removed}");
+    assert_eq!(place.list("").unwrap().len(), 1);
     assert!(matches!(
         place.put("job/chunks/y", &[0; 60]).unwrap_err().kind,
         Kind::Quota(_)
     ));
-    // A job that is used stays; then it goes.
-    for _ in 0..20 {
-        std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(place.get("job/chunks/x").unwrap().len(), 100);
-    }
-    while !place.list("").unwrap().is_empty() {
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    // A job that is read stays, although nobody writes to it; then it goes.
+    age("job");
+    assert_eq!(place.get("job/chunks/x").unwrap().len(), 100);
+    server.expire(HOUR, &|_| {});
+    assert_eq!(place.get("job/chunks/x").unwrap().len(), 100);
+    server.expire(Duration::ZERO, &|_| {});
+    assert!(place.list("").unwrap().is_empty());
     place.put("job/chunks/y", &[0; 150]).unwrap();
 }
 

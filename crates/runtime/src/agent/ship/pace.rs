@@ -11,17 +11,11 @@ use std::net::{IpAddr, TcpStream};
 
 use nix::libc;
 use nix::sys::socket::SetSockOpt;
-use nix::{setsockopt_impl, sockopt_impl};
+use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 
 use crate::interfaces;
 
-sockopt_impl!(
-    MaxPacingRate,
-    SetOnly,
-    libc::SOL_SOCKET,
-    libc::SO_MAX_PACING_RATE,
-    usize
-);
+sockopt_impl!(MaxPacingRate, Both, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, usize);
 
 /// Bytes in a second, where the link is fast.
 const MOST: usize = 200_000_000;
@@ -77,7 +71,8 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpListener;
-    use std::time::Instant;
+
+    use nix::sys::socket::GetSockOpt;
 
     #[test]
     fn a_stream_takes_half_of_its_link() {
@@ -88,24 +83,37 @@ mod tests {
         assert_eq!(of_link([203, 0, 113, 1].into()), UNKNOWN, "an address of nobody here");
     }
 
+    // `struct tcp_info` of the kernel, as far as its pacing rate and the limit to it.
+    sockopt_impl!(Info, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, [u64; 15]);
+
     #[test]
     fn the_kernel_keeps_to_the_pace() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut other = listener.accept().unwrap().0;
-        let seconds = |one: &mut TcpStream, other: &mut TcpStream| {
-            let begun = Instant::now();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        // The pace while 2 MB pass, and its limit.
+        let paces = || {
             std::thread::scope(|scope| {
-                scope.spawn(|| other.read_exact(&mut vec![0; 20_000_000]).unwrap());
-                one.write_all(&vec![1; 20_000_000]).unwrap();
+                scope.spawn(|| (&other).read_exact(&mut vec![0; 2_000_000]).unwrap());
+                (&one).write_all(&vec![1; 2_000_000]).unwrap();
             });
-            begun.elapsed().as_secs_f64()
+            let info = Info.get(&one).unwrap();
+            (info[13], info[14])
         };
-        MaxPacingRate.set(&one, &40_000_000).unwrap();
-        let paced = seconds(&mut one, &mut other);
-        assert!(paced > 0.3, "20 MB at 40 MB/s took {paced} s");
+        let free = paces();
+        for (waiting, streams, rate) in [(0, 8, MOST / 8), (1, 8, MOST / 4), (2, 8, MOST / 2), (0, 50, MOST / 50)] {
+            set(&one, waiting, streams);
+            assert_eq!(MaxPacingRate.get(&one).unwrap(), rate);
+            let (pace, limit) = paces();
+            assert!(
+                pace <= rate as u64 && limit == rate as u64,
+                "{pace} and {limit} where {rate} is the most"
+            );
+        }
+        set(&one, 3, 1);
+        assert_eq!(paces().1, u64::MAX);
+        set(&one, 0, 1);
         set_free(&one);
-        let free = seconds(&mut one, &mut other);
-        assert!(free < paced, "{free} s without a limit, {paced} s with one");
+        assert_eq!((free.1, paces().1), (u64::MAX, u64::MAX));
     }
 }
