@@ -161,7 +161,7 @@ impl Source {
 /// The agent of a job.
 struct Agent {
     control: Connection,
-    /// Messages that came while the agent kept nothing but its lease, or had none.
+    /// Messages that it has not obeyed yet: while it keeps nothing but its lease, or has none, they stay here.
     deferred: VecDeque<ToAgent>,
     /// On another node than the dispatcher's: the other connections to it.
     guest: Option<Guest>,
@@ -346,16 +346,18 @@ impl Agent {
         if let Some(copies) = &self.work.copies {
             copies.shipping.hold(held);
         }
+        let lives = self.work.ranks.iter().filter_map(|rank| rank.life.as_ref());
+        let lives: Vec<Pid> = lives.map(|life| life.pid).collect();
         match held {
             true => {
                 self.signal_all(Signal::SIGSTOP);
-                children::signal_all(Signal::SIGSTOP);
+                children::signal_others(&lives, Signal::SIGSTOP);
             }
             false => {
-                children::signal_all(Signal::SIGCONT);
-                match self.paused {
-                    true => self.signal_all(Signal::SIGTSTP),
-                    false => self.go_on(),
+                children::signal_others(&lives, Signal::SIGCONT);
+                // Otherwise ranks stand still until the user continues them.
+                if !self.paused {
+                    self.go_on();
                 }
             }
         }
@@ -397,34 +399,32 @@ impl Agent {
     /// dispatcher has gone.
     fn obey_all(&mut self, new: Vec<ToAgent>) -> io::Result<bool> {
         self.keep_up()?;
-        let (mut messages, mut has_gone) = (VecDeque::new(), false);
-        if !self.held {
-            messages.append(&mut self.deferred);
-        }
-        messages.extend(new);
-        while let Some(message) = messages.pop_front() {
-            match message {
-                ToAgent::Beat { .. } => self.obey(message)?,
-                // The node may have been given up since: only an answer tells.
-                message if self.held => self.deferred.push_back(message),
-                message => {
-                    self.obey(message)?;
-                    messages.append(&mut self.deferred);
-                }
-            }
+        self.defer(new)?;
+        let mut has_gone = false;
+        // While it is held, the node may have been given up: only an answer tells.
+        while !self.held
+            && let Some(message) = self.deferred.pop_front()
+        {
+            self.obey(message)?;
             if self.guest.as_ref().is_some_and(Guest::is_due) {
                 self.keep_up()?;
                 let received = self.control.receive()?;
                 has_gone |= received.closed;
-                for message in received.messages {
-                    match message {
-                        ToAgent::Beat { .. } => self.obey(message)?,
-                        message => messages.push_back(message),
-                    }
-                }
+                self.defer(received.messages)?;
             }
         }
         Ok(has_gone)
+    }
+
+    /// Answers count at once, all other messages in their turn.
+    fn defer(&mut self, messages: Vec<ToAgent>) -> io::Result<()> {
+        for message in messages {
+            match message {
+                ToAgent::Beat { .. } => self.obey(message)?,
+                message => self.deferred.push_back(message),
+            }
+        }
+        Ok(())
     }
 
     /// Has a thread do what may take long and what everything else has to wait for. The agent keeps its lease meanwhile.
@@ -563,9 +563,7 @@ impl Agent {
         match signal {
             Signal::SIGCONT => {
                 self.paused = false;
-                if !self.held {
-                    self.go_on();
-                }
+                self.go_on();
             }
             signal => {
                 self.signal_all(signal);

@@ -78,9 +78,9 @@ pub fn kill_all(patience: Duration) -> usize {
     }
 }
 
-/// Sends a signal to every child.
-pub fn signal_all(signal: Signal) {
-    for child in list() {
+/// Sends a signal to every child but these.
+pub fn signal_others(but: &[Pid], signal: Signal) {
+    for child in list().into_iter().filter(|child| !but.contains(child)) {
         let _ = kill(child, signal);
     }
 }

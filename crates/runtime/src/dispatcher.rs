@@ -60,6 +60,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use resurgo_protocol::checkpoints::Checkpoints;
 pub use resurgo_protocol::checkpoints::{Order, Period};
+use resurgo_protocol::membership::Death;
 use resurgo_protocol::{Coordinator, Node, Rank};
 use resurgo_wire::console::{Reply, Request, Status};
 use resurgo_wire::control::{Job, LifeStatistics, Nodes, Program, ToAgent, ToDispatcher};
@@ -402,11 +403,11 @@ impl Dispatcher {
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
         }
-        Ok(lost.and_then(|node| self.agent_lost(node)))
+        Ok(lost.and_then(|(node, why)| self.agent_lost(node, why)))
     }
 
-    /// Reads the messages of ready agents. Returns a node whose agent is gone.
-    fn hear_agents(&mut self, ready: &[bool]) -> io::Result<Option<usize>> {
+    /// Reads the messages of ready agents. Returns a node whose agent is gone, and how that is known.
+    fn hear_agents(&mut self, ready: &[bool]) -> io::Result<Option<(usize, Death)>> {
         let mut lost = None;
         for number in self
             .agents
@@ -429,7 +430,7 @@ impl Dispatcher {
                 self.output.say(complaints);
             }
         }
-        let lost = lost.or(self.agents.lost());
+        let lost = lost.map(|node| (node, Death::Ended)).or(self.agents.lost());
         if lost.is_some() {
             // Perhaps all ranks have finished.
             for number in self.agents.readable() {
@@ -678,9 +679,9 @@ impl Dispatcher {
     }
 
     /// The agent is gone without a report: no process watches the ranks.
-    fn agent_lost(&mut self, node: usize) -> Option<i32> {
+    fn agent_lost(&mut self, node: usize, why: Death) -> Option<i32> {
         if self.agents.are_several() {
-            self.node_lost(node);
+            self.node_lost(node, why);
             return self.stopped.is_some().then(|| self.verdict.unwrap_or(FAILURE));
         }
         for pid in self.pids.iter().flatten() {

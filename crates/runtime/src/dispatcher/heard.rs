@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use resurgo_protocol::Fact;
+use resurgo_protocol::membership::Death;
 use resurgo_protocol::policy::Decision;
 use resurgo_wire::control::{Ended, ToDispatcher};
 use resurgo_wire::node_memory::EXIT_REPORT;
@@ -61,7 +62,9 @@ impl Dispatcher {
             To::Halted => {}
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
             To::NotSuspended { reason } => self.not_suspended(&reason),
-            To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => self.node_lost(node),
+            To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => {
+                self.node_lost(node, Death::Ended);
+            }
             To::Stopped { statistics } => {
                 if self.agents.has_stopped(node, statistics) {
                     self.gather_statistics();

@@ -1,11 +1,11 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -205,10 +205,9 @@ pub struct Lost {
 /// The end of an agent. Where a launcher has started it, this is what the launcher passes on: as of a shell, an exit
 /// status above 128 stands for a signal.
 fn end_of(status: ExitStatus) -> End {
-    match (status.signal(), status.code().unwrap_or_default()) {
-        (Some(signal), _) => End::Signalled(signal),
-        (None, code) if (129..SSH_FAILED).contains(&code) => End::Signalled(code - 128),
-        (None, code) => End::Exited(code),
+    match children::end_of(status) {
+        End::Exited(code @ 129..=254) => End::Signalled(code - 128),
+        end => end,
     }
 }
 
@@ -248,8 +247,6 @@ struct Watched {
     silences: Vec<(Duration, Duration)>,
     /// The time of its loss.
     lost: Vec<Option<Instant>>,
-    /// Nodes that were given up because nothing was heard of them.
-    silent: BTreeSet<usize>,
     /// The images of other nodes that it has got, and those of them that were made anew.
     images: Vec<(u64, u64)>,
     held: Vec<HeldForOthers>,
@@ -333,7 +330,6 @@ impl Agents {
                 read: Instant::now(),
                 silences: vec![Default::default(); count],
                 lost: vec![None; count],
-                silent: BTreeSet::new(),
                 images: vec![(0, 0); count],
                 held: vec![HeldForOthers::default(); count],
             }),
@@ -473,15 +469,13 @@ impl Agents {
 
     /// The node is lost: its messages no longer count. Ends its agent if need be, and returns how the node was lost.
     /// `others`: processes of this one that go on.
-    pub fn lose(&mut self, number: usize, others: impl Iterator<Item = u32>) -> Lost {
+    pub fn lose(&mut self, number: usize, why: Death, others: impl Iterator<Item = u32>) -> Lost {
         self.standings[number] = Standing::Gone;
         self.stopped[number] = Some(Vec::new());
-        let mut is_silent = false;
         if let Some(watched) = &mut self.membership {
             watched.lost[number] = Some(Instant::now());
-            is_silent = watched.silent.contains(&number);
         }
-        let lost = self.nodes[number].end(is_silent);
+        let lost = self.nodes[number].end(why == Death::Silent);
         // Processes that it started on this machine are our children now.
         let own = self.nodes.iter().filter_map(|node| Some(node.process.as_ref()?.id()));
         let own: Vec<u32> = own.chain(self.helpers.processes()).chain(others).collect();
@@ -658,7 +652,7 @@ impl Agents {
     }
 
     /// A node where nothing runs any more: its agent has ended, or was silent until its lease ended its ranks.
-    pub fn lost(&mut self) -> Option<usize> {
+    pub fn lost(&mut self) -> Option<(usize, Death)> {
         let watched = self.membership.as_mut()?;
         let now = watched.now();
         if self.standings.contains(&Standing::Broken) {
@@ -676,10 +670,7 @@ impl Agents {
             if let Change::Dead { node, why, .. } = change
                 && self.stopped[node as usize].is_none()
             {
-                if why == Death::Silent {
-                    watched.silent.insert(node as usize);
-                }
-                return Some(node as usize);
+                return Some((node as usize, why));
             }
         }
         None

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use resurgo_protocol::kinds::Kept;
+use resurgo_protocol::membership::Death;
 use resurgo_protocol::{Command, Fact, Rank};
 use resurgo_wire::control::{MOST_DELIVERIES, Nodes, ToAgent};
 use resurgo_wire::node_memory::event_words;
@@ -20,13 +21,13 @@ use super::{Dispatcher, FAILURE};
 
 impl Dispatcher {
     /// No process of the node runs any more.
-    pub(super) fn node_lost(&mut self, node: usize) {
+    pub(super) fn node_lost(&mut self, node: usize, why: Death) {
         let coming = self.coming.iter().flat_map(|coming| coming.launching.processes());
         let others = coming
             .chain(self.servers.pids())
             .chain(self.store_pids())
             .chain(self.bus.notifier());
-        let lost = self.agents.lose(node, others);
+        let lost = self.agents.lose(node, why, others);
         if let Some(plan) = &mut self.plan {
             plan.mesh[node].clear();
         }
