@@ -100,7 +100,7 @@ def undisturbed(tmp_path_factory, words):
     return result
 
 
-@pytest.mark.parametrize("protocol", ["auto", "blocking"])
+@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", slow("group")])
 def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
     """Its end is part of the wave at which the job is suspended."""
     go = jobs.directory / "go"

@@ -292,7 +292,7 @@ impl World {
         let (mut plan, at_once) = plan(&options, size, &nodes, &mut random);
         // Other runs are as they are without.
         let has_places = (seed % 5).is_multiple_of(3);
-        plan.ends_count = waves == kinds::Waves::Blocking && !linked && !has_places;
+        plan.ends_count = !linked && !has_places;
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,

@@ -141,12 +141,18 @@ impl NodeMemory {
         self.set_header(header::WAVES_OVER, over)
     }
 
-    /// What is in transit in wave `wave` to ranks on this node. All `ranks` ranks are copied, and no segment that it
-    /// needs is reused yet.
+    /// What is in transit in wave `wave` to ranks on this node. All `ranks` ranks are copied, or had ended before, and
+    /// no segment that it needs is reused yet.
     ///
     /// # Errors
     /// A rank has written something else than it should.
-    pub fn in_transit(&self, ranks: usize, wave: u64, is_here: impl Fn(usize) -> bool) -> io::Result<InTransit> {
+    pub fn in_transit(
+        &self,
+        ranks: usize,
+        wave: u64,
+        is_here: impl Fn(usize) -> bool,
+        has_ended: impl Fn(usize) -> bool,
+    ) -> io::Result<InTransit> {
         if !(0..ranks).any(&is_here) {
             return Ok(InTransit::default());
         }
@@ -160,22 +166,32 @@ impl NodeMemory {
             };
             Ok(places.map(place).collect())
         };
-        let (mut reading, mut writing) = (Vec::new(), Vec::new());
+        let mut cuts = Vec::new();
         for rank in 0..ranks {
             let cut = self.arena(rank, arena::CUT)?;
-            if cut != wave {
-                return Err(damaged(&format!(
-                    "rank {rank} has noted its channels for wave {cut} and not for wave {wave}"
-                )));
-            }
-            reading.push(tables(rank, CutTable::Reading, CutTable::ReadingAt)?);
-            writing.push(tables(rank, CutTable::Writing, CutTable::WritingAt)?);
+            cuts.push(match cut == wave {
+                true => Some((
+                    tables(rank, CutTable::Reading, CutTable::ReadingAt)?,
+                    tables(rank, CutTable::Writing, CutTable::WritingAt)?,
+                )),
+                false if has_ended(rank) => None,
+                false => {
+                    return Err(damaged(&format!(
+                        "rank {rank} has noted its channels for wave {cut} and not for wave {wave}"
+                    )));
+                }
+            });
         }
         let mut channels = Vec::new();
-        for (source, ends) in writing.iter().enumerate() {
-            let here = reading.iter().enumerate().filter(|(rank, _)| is_here(*rank));
-            for (destination, from) in here {
-                let (from, end) = (from[source], ends[destination]);
+        for (source, of_source) in cuts.iter().enumerate() {
+            // Who has ended reads nothing any more.
+            let reading = cuts
+                .iter()
+                .enumerate()
+                .filter_map(|(rank, cut)| Some((rank, &cut.as_ref()?.0)));
+            for (destination, from) in reading.filter(|(rank, _)| is_here(*rank)) {
+                let end = of_source.as_ref().map(|(_, writing)| writing[destination]);
+                let from = from[source];
                 let pieces = self.between((source, is_here(source)), destination, from, end)?;
                 if !pieces.is_empty() {
                     channels.push(Channel {
@@ -190,39 +206,42 @@ impl NodeMemory {
     }
 
     /// The entries of a channel between two places, segment by segment. `source`: the rank, and whether its log is this
-    /// node's own and not a copy.
+    /// node's own and not a copy. Without an `end` all that it has: the sender has ended.
     fn between(
         &self,
         (source, is_own): (usize, bool),
         destination: usize,
         from: Place,
-        end: Place,
+        end: Option<Place>,
     ) -> io::Result<Vec<Vec<u8>>> {
         let mut pieces = Vec::new();
-        if end.reference == 0 {
-            // The sender had sent nothing.
-            return Ok(pieces);
-        }
         let mut at = from;
         if at.reference == 0 {
             let first = self.channel_word(source, destination);
             (at.reference, at.offset) = (self.read_u64(first)?, ALIGN);
         }
+        if end.map_or(at.reference, |end| end.reference) == 0 {
+            // The sender had sent nothing.
+            return Ok(pieces);
+        }
         loop {
             let segment = self.kept_segment(source, is_own, at.reference)?;
-            let (stop, next) = match at.reference == end.reference {
-                true => (end.offset, 0),
-                false => to_jump(&segment, at.offset)?,
+            let (stop, next) = match end.filter(|end| end.reference == at.reference) {
+                Some(end) => (end.offset, None),
+                None => to_jump(&segment, at.offset)?,
             };
+            if next.is_none() && end.is_some_and(|end| end.reference != at.reference) {
+                return Err(damaged("a log ends too early"));
+            }
             let entries = segment
                 .get(at.offset..stop)
                 .ok_or_else(|| damaged("a log goes beyond its segment"))?;
             if !entries.is_empty() {
                 pieces.push(entries.to_vec());
             }
-            if at.reference == end.reference {
+            let Some(next) = next else {
                 return Ok(pieces);
-            }
+            };
             (at.reference, at.offset) = (next, ALIGN);
         }
     }
@@ -284,8 +303,8 @@ impl NodeMemory {
     }
 }
 
-/// The end of the entries in this segment, from `at` on, and the reference of the next segment.
-fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, u64)> {
+/// The end of the entries in this segment, from `at` on, and the reference of the next segment, if there is one.
+fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, Option<u64>)> {
     let word = |at: usize| {
         let bytes = segment.get(at..).and_then(|rest| rest.first_chunk::<8>());
         bytes
@@ -294,8 +313,8 @@ fn to_jump(segment: &[u8], mut at: usize) -> io::Result<(usize, u64)> {
     };
     loop {
         match word(at)? {
-            0 => return Err(damaged("a log ends too early")),
-            mark if Mark(mark).is_jump() => return Ok((at, word(at + entry::TOTAL)?)),
+            0 => return Ok((at, None)),
+            mark if Mark(mark).is_jump() => return Ok((at, Some(word(at + entry::TOTAL)?))),
             mark => at = entry::next(at, Mark(mark).bytes()),
         }
     }
@@ -337,13 +356,13 @@ mod tests {
         for rank in 0..3 {
             memory.set_arena(rank, arena::CUT, 7).unwrap();
         }
-        assert_eq!(memory.in_transit(3, 7, |_| true).unwrap(), some());
-        let other = memory.in_transit(3, 8, |_| true).unwrap_err().to_string();
+        assert_eq!(memory.in_transit(3, 7, |_| true, |_| false).unwrap(), some());
+        let other = memory.in_transit(3, 8, |_| true, |_| false).unwrap_err().to_string();
         assert!(other.contains("wave 7 and not for wave 8"), "{other}");
         // Rank 0's second segment holds something else.
         let serial = memory.layout.arena(0) + memory.layout.serials() + 8;
         memory.write_u64(serial, 99).unwrap();
-        let used = memory.in_transit(3, 7, |_| true).unwrap_err().to_string();
+        let used = memory.in_transit(3, 7, |_| true, |_| false).unwrap_err().to_string();
         assert!(used.contains("used again too early"), "{used}");
     }
 
@@ -357,9 +376,12 @@ mod tests {
         // The serials of a copied log do not tell which segment is in which slot.
         let serial = memory.layout.arena(0) + memory.layout.serials();
         memory.write_u64(serial, 0).unwrap();
-        let mut all = memory.in_transit(3, 7, |rank| rank == 1).unwrap();
-        assert!(all.channels.len() == 1 && memory.in_transit(3, 7, |rank| rank == 0).unwrap() == InTransit::default());
-        all.add(memory.in_transit(3, 7, |rank| rank == 2).unwrap());
+        let mut all = memory.in_transit(3, 7, |rank| rank == 1, |_| false).unwrap();
+        assert!(
+            all.channels.len() == 1
+                && memory.in_transit(3, 7, |rank| rank == 0, |_| false).unwrap() == InTransit::default()
+        );
+        all.add(memory.in_transit(3, 7, |rank| rank == 2, |_| false).unwrap());
         assert_eq!(all, some());
         let other = NodeMemory::create(&job(), 3).unwrap();
         other.put_in_transit(&all, |rank| rank == 2).unwrap();
@@ -372,6 +394,27 @@ mod tests {
     }
 
     #[test]
+    fn all_that_a_rank_has_sent_that_has_ended_is_in_transit_and_nothing_to_it() {
+        let memory = NodeMemory::create(&job(), 3).unwrap();
+        memory.put_in_transit(&some(), |_| true).unwrap();
+        (1..3).for_each(|rank| memory.set_arena(rank, arena::CUT, 7).unwrap());
+        let in_transit = |ended: usize| memory.in_transit(3, 7, |_| true, |rank| rank == ended);
+        assert!(in_transit(2).is_err(), "rank 0 has not ended, nor noted this wave");
+        assert_eq!(in_transit(0).unwrap(), some());
+        (0..3).for_each(|rank| memory.set_arena(rank, arena::CUT, 7).unwrap());
+        memory.set_arena(2, arena::CUT, 6).unwrap();
+        let mut others = some();
+        others.channels.truncate(1);
+        assert_eq!(in_transit(2).unwrap(), others);
+        // Rank 1 has sent nothing.
+        memory.set_arena(2, arena::CUT, 7).unwrap();
+        memory.set_arena(1, arena::CUT, 6).unwrap();
+        let mut others = some();
+        others.channels.remove(0);
+        assert_eq!(in_transit(1).unwrap(), others);
+    }
+
+    #[test]
     fn a_log_that_makes_no_sense_is_an_error() {
         let memory = NodeMemory::create(&job(), 3).unwrap();
         memory.put_in_transit(&some(), |_| true).unwrap();
@@ -381,7 +424,7 @@ mod tests {
         let first = memory.layout.arena(0) + memory.layout.segments() + ALIGN;
         for mark in [0, u64::MAX - 255] {
             memory.write_u64(first, mark).unwrap();
-            assert!(memory.in_transit(3, 7, |_| true).is_err());
+            assert!(memory.in_transit(3, 7, |_| true, |_| false).is_err());
         }
     }
 

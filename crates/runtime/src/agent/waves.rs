@@ -103,7 +103,8 @@ impl Work {
 
     /// Copies from the logs what was in transit in `wave`; all ranks are copied.
     fn take_transit(&mut self, wave: u64) -> io::Result<()> {
-        let transit = self.memory.in_transit(self.ranks.len(), wave, |_| true)?;
+        let has_ended = |rank: usize| self.ranks[rank].has_finished();
+        let transit = self.memory.in_transit(self.ranks.len(), wave, |_| true, has_ended)?;
         self.waves.transit.push((wave, transit));
         Ok(())
     }
@@ -264,9 +265,9 @@ impl Agent {
         match command {
             Command::TakeTransit { number } if self.work.job.nodes.is_some() => {
                 let taken = self.meanwhile(move |work| {
-                    let transit = work
-                        .memory
-                        .in_transit(work.ranks.len(), number, |rank| work.is_here(rank))?;
+                    let transit =
+                        work.memory
+                            .in_transit(work.ranks.len(), number, |rank| work.is_here(rank), |_| false)?;
                     io::Result::Ok(transit.encode(number))
                 })?;
                 match taken {

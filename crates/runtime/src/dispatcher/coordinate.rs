@@ -32,7 +32,12 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
         // Nothing of an end lies in places, or on other nodes.
-        ends_count: !nodes && job.image_files.places.is_empty() && job.protocol.waves() == Waves::Blocking,
+        ends_count: !nodes
+            && job.image_files.places.is_empty()
+            && matches!(
+                job.protocol.waves(),
+                Waves::Blocking | Waves::Passing | Waves::GroupByGroup
+            ),
         begins_anew: match job.protocol.kept() {
             Kept::BetweenGroups => !moves,
             Kept::InChannelMemory => servers.are_here(),

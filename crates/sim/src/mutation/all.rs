@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 591] = {
+    pub const ALL: [(Self, Setting); 593] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -360,6 +360,8 @@ impl Mutation {
             (CollectByNewest, Auto),
             (CollectBySingle, Auto),
             (LeaveWhatEndedRanksSent, Blocking),
+            (LeaveWhatEndedRanksSent, Group),
+            (LeaveWhatEndedRanksSent, ChandyLamport),
             (DrainOnce, Blocking),
             (CopyUndrained, Blocking),
             (DrainBeforeAllStand, Blocking),

@@ -9,6 +9,7 @@ use resurgo_protocol::coordinator::{Plan, State, Why};
 use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Coordinator, Fact, Rank};
 
+use super::channel::Channel;
 use super::rank::{Memory, Phase, Piece};
 use super::{Event, Snapshot, ToAgent, ToRank, World};
 use crate::checkers::{LIVENESS, Violation, violation};
@@ -604,9 +605,14 @@ impl World {
     }
 
     fn take_transit(&mut self, number: u64) -> Result<(), Violation> {
-        let state = self.transit.channels.iter().map(|channels| {
-            let channels = channels.iter();
-            channels.map(|channel| channel.state(self.mutation, self.now)).collect()
+        let has_end = |rank: usize| self.agent.coordinator.has_end(rank as Rank, number);
+        let state = self.transit.channels.iter().enumerate().map(|(from, channels)| {
+            let channels = channels.iter().enumerate();
+            let state = |(to, channel): (usize, &Channel)| {
+                let ended = (has_end(from), has_end(to));
+                channel.state(ended, self.mutation, self.now)
+            };
+            channels.map(state).collect()
         });
         let state: Vec<Vec<Vec<Piece>>> = state.collect();
         let former = self.transit.state.values().next().cloned();

@@ -133,11 +133,14 @@ impl Channel {
         self.next + self.unread.len() as u64
     }
 
-    /// What was in transit at both cuts: the remaining part, on the receiver's node.
-    pub fn state(&self, mutation: Option<Mutation>, now: u64) -> Vec<Piece> {
-        let (mut from, mut to) = (self.receiver.1, self.sender.1);
+    /// What was in transit at both cuts: the remaining part, on the receiver's node. `ended`: the sender and the
+    /// receiver have ended before that, which is their cut.
+    pub fn state(&self, ended: (bool, bool), mutation: Option<Mutation>, now: u64) -> Vec<Piece> {
+        let mut from = if ended.1 { self.next } else { self.receiver.1 };
+        let mut to = if ended.0 { self.end() } else { self.sender.1 };
         match mutation {
             Some(Mutation::ForgetChannelState) => return Vec::new(),
+            Some(Mutation::LeaveWhatEndedRanksSent) if ended.0 => return Vec::new(),
             Some(Mutation::StateFromNow) => from = self.next,
             Some(Mutation::StateToNow) => to = self.end(),
             _ => {}

@@ -74,6 +74,28 @@ fn an_end_is_the_image_of_every_later_wave() {
 }
 
 #[test]
+fn an_end_is_the_image_of_waves_that_stop_no_rank() {
+    let mut job = launched(Plan {
+        ends_count: true,
+        ..plan(Protocol::ChandyLamport, 3, false)
+    });
+    finish(&mut job, 2, 1);
+    let asked = after(&mut job, Fact::Wanted { unit: 0 });
+    let is_asked = |rank: Rank| {
+        let (number, manner) = (1, Manner::Passing);
+        asked.contains(&Command::Ask { rank, number, manner })
+    };
+    assert!(is_asked(0) && is_asked(1) && !is_asked(2));
+    after(&mut job, copied(0, 1));
+    let all = after(&mut job, copied(1, 1));
+    assert!(all.contains(&Command::TakeTransit { number: 1 }));
+    after(&mut job, Fact::TransitKnown { number: 1 });
+    let again = fail(&mut job, 1);
+    assert!(again.contains(&Command::PutTransit { number: 1 }));
+    assert_eq!(begins(&again), [(0, From::Copy(1)), (1, From::Copy(1))]);
+}
+
+#[test]
 fn an_end_is_done_again_where_all_return_to_a_wave_from_before() {
     let mut job = finished(Protocol::Blocking);
     wave_of(&mut job, &[0, 1], 2);
