@@ -5,6 +5,7 @@
 //! is not. With retention every segment is kept until the bound of the log memory. Then the oldest full ones go to the
 //! spill file, if there is one.
 
+use crate::claim;
 use crate::clock::monotonic_ns;
 use crate::node::{Large, Node};
 use resurgo_wire::counters::Cost;
@@ -21,6 +22,10 @@ const STEP: usize = 256;
 const PLENTY: usize = 4096;
 /// The least time between two calls for images by a rank that waits for room.
 const CALL_AGAIN_NS: u64 = 20_000_000;
+
+/// Said of a rank whose log is full, where a wrapper has started the program.
+const WRAPPED: &str = "; such ranks have no images, as a wrapper has started the program as its child: run the program itself, or with \
+                       exec in the wrapper";
 
 pub struct Arena {
     retains: bool,
@@ -187,8 +192,9 @@ impl Arena {
         let mib = (node.layout.log_segments * SEGMENT) >> 20;
         node.report(&format!(
             "the message log of rank {} is full ({mib} MiB), and no images of the ranks it sends to have let it forget: give \
-             it more with --log-memory, or let it spill to a file with --spill-dir",
-            node.rank
+             it more with --log-memory, or let it spill to a file with --spill-dir{}",
+            node.rank,
+            if claim::is_below_wrapper() { WRAPPED } else { "" }
         ));
     }
 

@@ -81,6 +81,13 @@ pub fn is_this_process() -> bool {
     TAKEN.load(Ordering::Relaxed) == u64::from(own) || group as u32 == own
 }
 
+/// Whether the process that the agent started is another one, above this one: the rank's first process leads its group.
+pub fn is_below_wrapper() -> bool {
+    // SAFETY: asks for a number.
+    let group = unsafe { libc::getpgrp() };
+    group as u32 != std::process::id()
+}
+
 /// Whether the process runs: one that has ended and waits for its parent does not.
 fn lives(process: u64) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -649,6 +649,7 @@ impl Node {
             std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
         }
         self.u32_at(place).store(text.len() as u32, Ordering::Release);
+        self.set(control::REPORT_CODE, code as u64);
         // SAFETY: ends the process at once; the program's exit handlers must not run in a state that is not its own.
         unsafe { libc::_exit(code) }
     }

@@ -44,6 +44,7 @@ mod vouched;
 mod waits;
 mod wave_logs;
 mod waves;
+mod wrapped;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -580,6 +581,7 @@ impl Agent {
         let size = self.work.ranks.len();
         for rank in 0..size {
             self.drain_and_close(rank)?;
+            self.give_held(rank)?;
             statistics.push(self.work.statistics(rank)?);
         }
         let work = &mut self.work;

@@ -262,6 +262,9 @@ pub mod control {
         /// Length and then UTF-8 text: why the rank ended itself; at most [`REPORT_BYTES`] bytes. A rank that writes a
         /// report exits with [`super::EXIT_REPORT`].
         Rank Life REPORT: super::Text<REPORT_BYTES> = 1024;
+        /// The code with which the rank ends itself after a report; 0: it has not. A wrapper above it may end with
+        /// another code.
+        Rank Life REPORT_CODE: u64 = 4032;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
@@ -691,7 +694,7 @@ mod tests {
         let names: Vec<&str> = cleared.map(|field| field.name).collect();
         let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
                    COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE FINALIZE_FAILED \
-                   REPORT SIZES";
+                   REPORT REPORT_CODE SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
         assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);

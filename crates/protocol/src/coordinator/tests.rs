@@ -580,6 +580,8 @@ fn a_wave_waits_for_a_rank_that_comes_late_to_mpi() {
     assert!(said("it repeats what a former life did").is_passing());
     assert!(said("it is talking to the process manager").is_passing());
     assert!(!said("it has a device open").is_passing());
+    let wrapped = said("a wrapper (former life) has started the program as its child. Run it itself");
+    assert!(wrapped.is_for_good() && !wrapped.is_passing());
 }
 
 #[test]

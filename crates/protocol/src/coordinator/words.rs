@@ -55,7 +55,15 @@ const SAID_IN_PASSING: [&str; 5] = [
     "no endpoint",
 ];
 
+/// Part of what an agent says of a rank that has no images in any of its lives.
+const SAID_FOR_GOOD: &str = "has started the program as its child";
+
 impl Why {
+    /// It will not pass while the job runs: the user may know it at once.
+    pub fn is_for_good(&self) -> bool {
+        matches!(self, Why::Said(reason) if reason.contains(SAID_FOR_GOOD))
+    }
+
     /// It will pass by itself, however long that takes: the rank gets where it can have an image. A rank that has left
     /// MPI may stay outside, and one that is silent may be stopped for ever.
     pub fn is_passing(&self) -> bool {
@@ -64,6 +72,7 @@ impl Why {
             Why::NotRunning | Why::Talking | Why::Died | Why::Finished => true,
             Why::Failed | Why::NodeLost | Why::NoWaves | Why::Again => true,
             Why::Closed | Why::CopyLost | Why::Silent(_) => false,
+            Why::Said(_) if self.is_for_good() => false,
             Why::Said(reason) => SAID_IN_PASSING.iter().any(|passing| reason.contains(passing)),
         }
     }

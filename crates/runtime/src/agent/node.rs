@@ -366,6 +366,12 @@ impl NodeMemory {
         Ok(self.control(rank, control::FINALIZE_FAILED)? != 0)
     }
 
+    /// The code with which the present life of `rank` has ended itself, after a report.
+    pub fn report_code(&self, rank: usize) -> io::Result<Option<i32>> {
+        let code = self.control(rank, control::REPORT_CODE)?;
+        Ok(i32::try_from(code).ok().filter(|code| *code > 0))
+    }
+
     /// None of the first `ranks` ranks has said that it cannot be replayed.
     pub fn repeats(&self, ranks: usize) -> io::Result<bool> {
         for rank in 0..ranks {

@@ -107,6 +107,7 @@ impl Agent {
                 }
             }
         }
+        self.work.find_program(rank)?;
         if !self.compare_code(rank)? {
             return Ok(());
         }

@@ -15,6 +15,7 @@ use super::feed::Feed;
 use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
 use super::program_file::Mapped;
+use super::wrapped::Wrapped;
 use super::{Agent, PATIENCE, Source, Work, spawn};
 use crate::suspended::ranks::RankState;
 use crate::{children, leftovers, monotonic_ns};
@@ -68,6 +69,8 @@ pub(super) struct Rank {
     finished: bool,
     /// The same, with exit code 0.
     ended_well: bool,
+    /// Its program, where a wrapper is above it.
+    pub wrapped: Wrapped,
     pub images: Images,
     /// The files that hold its first life's code, once known; and whether the present life is compared with them.
     pub mapped: Option<Mapped>,
@@ -117,6 +120,7 @@ impl Rank {
             has_told_undone: false,
             finished: false,
             ended_well: false,
+            wrapped: Wrapped::default(),
             images: Images::default(),
             mapped: None,
             is_compared: true,
@@ -164,6 +168,7 @@ impl Rank {
         self.behind = [self.number > 1; 2];
         self.replaying = self.number > 1 && repeats;
         self.finished = false;
+        self.wrapped = Wrapped::default();
         self.quiet_since = None;
         self.repeats_output = repeats;
     }
@@ -408,9 +413,11 @@ impl Agent {
         if self.restore_has_failed(rank, end)? {
             return Ok(());
         }
+        self.has_died_below(rank)?;
         let work = &mut self.work;
         let statistics = work.statistics(rank)?;
         let own_ns = work.memory.killed_ns(rank)?;
+        let said = work.memory.report_code(rank)?;
         let this = &mut work.ranks[rank];
         let Some(life) = this.life.take() else {
             return Ok(());
@@ -420,6 +427,8 @@ impl Agent {
         // finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
         let (asked, by_order) = (this.asked.life, this.asked.is_ended);
+        // A wrapper above the rank may end with another code.
+        let end = said.filter(|_| !by_order).map_or(end, End::Exited);
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised) && !by_order;
         let (aborted, program) = (this.aborted, this.program);
         let unnoticed_ns = this.unnoticed(own_ns, noticed_ns);
@@ -563,6 +572,11 @@ impl Agent {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(error) => return Err(error),
         };
+        buffer.truncate(length);
+        if self.has_died_below(rank)? {
+            self.hold_output(rank, stream, &buffer);
+            return Ok(Some(length));
+        }
         self.depends_on(rank)?;
         let work = &mut self.work;
         let this = &mut work.ranks[rank];
@@ -572,7 +586,6 @@ impl Agent {
         }
         let window = &mut work.window[usize::from(repeated)];
         *window = window.saturating_sub(length as u64);
-        buffer.truncate(length);
         self.control.queue(&ToDispatcher::Output {
             rank,
             life: this.number,

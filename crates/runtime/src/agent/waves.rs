@@ -346,6 +346,10 @@ impl Agent {
             how |= IN_WAVE;
         }
         work.ranks[rank as usize].images.asked = number;
+        if let Some(why) = work.wrapper_of(rank as usize)? {
+            self.refused(rank, number, &why);
+            return Ok(());
+        }
         let oldest = work.memory.oldest_image(rank as usize)?;
         if let Err(error) = work.ranks[rank as usize].ask_for_image(number, how, former, oldest) {
             self.refused(rank, number, &error.to_string());

@@ -12,6 +12,7 @@ use resurgo_wire::control::{Ended, ToAgent};
 use resurgo_wire::replica::{Offer, What};
 
 use super::events::{Event, ImageCopy};
+use super::refusals::Lasts;
 use super::{Dispatcher, leaving, suspend};
 
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -287,15 +288,15 @@ impl Dispatcher {
     pub(super) fn not_checkpointed(&mut self, rank: usize, why: &Why) {
         let now = Instant::now();
         let unit = self.unit(rank);
-        let passes = why.is_passing();
+        let lasts = Lasts::of(why);
         let reason = why.to_string();
         let reason = reason.as_str();
         let why = format!("rank {rank}: {reason}");
         let is_expected = self.checkpoints.is_expected(unit);
         let asked = self.checkpoints.asked_at(unit).map_or(now, |at| self.start + at);
         self.checkpoints.answered(unit, self.start.elapsed(), Err(&why));
-        self.images.refusals.note(unit, passes);
-        let refused = self.images.refusals.refused(rank, passes, is_expected, asked, now);
+        self.images.refusals.note(unit, lasts == Lasts::InPassing);
+        let refused = self.images.refusals.refused(rank, lasts, is_expected, asked, now);
         self.bus.tell(Event::NotCheckpointed {
             rank,
             reason,
@@ -306,6 +307,7 @@ impl Dispatcher {
             self.only_logs(&why);
             self.images.refusals.ended_waves = Some(rank);
             let nodes = self.plan.is_some();
+            let reason = reason.split(". ").next().unwrap_or_default();
             self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
         }
     }

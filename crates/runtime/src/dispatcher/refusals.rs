@@ -1,11 +1,35 @@
-//! Ranks without images: since when, and whether the user knows. Whether a reason passes by itself says
-//! [`resurgo_protocol::coordinator::Why::is_passing`].
+//! Ranks without images: since when, and whether the user knows.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use resurgo_protocol::coordinator::Why;
+
 /// How long a rank can be without an image before the user gets a report.
 const WITHOUT_IMAGE: Duration = Duration::from_secs(5);
+
+/// How long a reason for a refusal lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lasts {
+    /// It passes by itself.
+    InPassing,
+    /// It may pass.
+    Perhaps,
+    /// It does not pass while the job runs, and most ranks have the same: the user hears of it at once, and of one rank.
+    ForGood,
+}
+
+impl Lasts {
+    pub fn of(why: &Why) -> Lasts {
+        if why.is_passing() {
+            Lasts::InPassing
+        } else if why.is_for_good() {
+            Lasts::ForGood
+        } else {
+            Lasts::Perhaps
+        }
+    }
+}
 
 /// The meaning of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +50,8 @@ struct Refusal {
 /// The refusals of each rank.
 pub struct Refusals {
     of: Vec<Refusal>,
+    /// The user knows that a rank has no images for good.
+    told_for_good: bool,
     /// Units that last had no images for a reason that passes by itself.
     in_passing: BTreeSet<usize>,
     /// The rank for whose sake waves were given up.
@@ -40,6 +66,7 @@ impl Refusals {
     pub fn new(ranks: usize) -> Refusals {
         Refusals {
             of: vec![Refusal::default(); ranks],
+            told_for_good: false,
             in_passing: BTreeSet::new(),
             ended_waves: None,
             over: None,
@@ -77,12 +104,12 @@ impl Refusals {
         self.in_passing.contains(&unit)
     }
 
-    /// An image of `rank`, asked for at `asked`, has been refused. `passes`: the reason passes by itself. `is_expected`:
-    /// the user asked for images, or the job needs them.
-    pub fn refused(&mut self, rank: usize, passes: bool, is_expected: bool, asked: Instant, now: Instant) -> Refused {
+    /// An image of `rank`, asked for at `asked`, has been refused. `is_expected`: the user asked for images, or the job
+    /// needs them.
+    pub fn refused(&mut self, rank: usize, lasts: Lasts, is_expected: bool, asked: Instant, now: Instant) -> Refused {
         let refusal = &mut self.of[rank];
         let is_first = refusal.since.is_none();
-        if !is_expected || passes {
+        if !is_expected || lasts == Lasts::InPassing {
             refusal.since = None;
             return Refused {
                 is_news: false,
@@ -90,7 +117,10 @@ impl Refusals {
             };
         }
         let has_lasted = now - *refusal.since.get_or_insert(asked) >= WITHOUT_IMAGE;
-        let is_news = has_lasted && !std::mem::replace(&mut refusal.told, true);
+        let is_news = match lasts {
+            Lasts::ForGood => !std::mem::replace(&mut self.told_for_good, true),
+            _ => has_lasted && !std::mem::replace(&mut refusal.told, true),
+        };
         Refused {
             is_news,
             lasts: has_lasted && !is_first,
@@ -107,7 +137,10 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut refusals = Refusals::new(2);
-        let mut refused = |passes, asked, now| refusals.refused(1, passes, true, at(asked), at(now));
+        let mut refused = |passes, asked, now| {
+            let lasts = if passes { Lasts::InPassing } else { Lasts::Perhaps };
+            refusals.refused(1, lasts, true, at(asked), at(now))
+        };
         let told = |is_news, lasts| Refused { is_news, lasts };
         assert_eq!(refused(true, 0, 9), told(false, false));
         assert_eq!(refused(false, 9, 10), told(false, false));
@@ -123,7 +156,7 @@ mod tests {
         let mut refusals = Refusals::new(2);
         for minutes in 0..9 {
             let now = start + Duration::from_secs(60 * minutes);
-            let refused = refusals.refused(1, true, true, start, now);
+            let refused = refusals.refused(1, Lasts::InPassing, true, start, now);
             assert!(!refused.is_news && !refused.lasts);
         }
         for passes in [true, false] {
@@ -137,7 +170,7 @@ mod tests {
         let start = Instant::now();
         let now = start + Duration::from_secs(9);
         let mut refusals = Refusals::new(1);
-        let is_first = refusals.refused(0, false, true, start, now);
+        let is_first = refusals.refused(0, Lasts::Perhaps, true, start, now);
         assert_eq!(
             is_first,
             Refused {
@@ -146,7 +179,19 @@ mod tests {
             }
         );
         refusals.taken(0);
-        assert!(!refusals.refused(0, false, true, now, now).lasts);
+        assert!(!refusals.refused(0, Lasts::Perhaps, true, now, now).lasts);
+    }
+
+    #[test]
+    fn what_does_not_pass_is_told_at_once_of_one_rank() {
+        let start = Instant::now();
+        let mut refusals = Refusals::new(2);
+        let mut refused = |rank, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            refusals.refused(rank, Lasts::ForGood, true, start, now).is_news
+        };
+        assert!(refused(0, 0));
+        assert!(!refused(0, 9) && !refused(1, 0) && !refused(1, 9));
     }
 
     #[test]
@@ -155,7 +200,7 @@ mod tests {
         let mut refusals = Refusals::new(1);
         for now in [start, start + Duration::from_secs(60)] {
             assert_eq!(
-                refusals.refused(0, false, false, start, now),
+                refusals.refused(0, Lasts::Perhaps, false, start, now),
                 Refused {
                     is_news: false,
                     lasts: false

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that a wrapper (a shell script, Python) starts as its child: no images, the reason told once, and right output
+whichever of the two processes is killed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness import PYTHON, slow
+from survival import every
+
+# Ranks print, wait for a file near the end, and print again. The wrapper prints before and after.
+PROGRAM = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = 0
+for number in range(200):
+    total += world.allreduce(number * world.rank)
+    if number == 100:
+        print("rank", world.rank, "is half way:", total, flush=True)
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+print("rank", world.rank, "is through:", total, flush=True)
+"""
+WRAPPER = 'echo "rank $PMI_RANK begins"; "$@"; echo "rank $PMI_RANK has ended with $?"'
+
+
+def begin(jobs, **more):
+    """A job of two ranks, each half way; and the file that lets them end."""
+    go = jobs.directory / "go"
+    job = jobs.start(2, "sh", "-c", WRAPPER, "sh", PYTHON, "-c", PROGRAM, go, **more)
+    job.reach(lambda: job.out.read_bytes().count(b"half way") == 2, what="the ranks to be half way")
+    return job, go
+
+
+def child_of(job, rank):
+    """The number of the wrapper's child."""
+    pid = job.lives()[rank][0]
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def expected(rank):
+    through = sum(number for number in range(200))
+    half = sum(number for number in range(101))
+    return [f"rank {rank} begins", f"rank {rank} is half way: {half}", f"rank {rank} is through: {through}", f"rank {rank} has ended with 0"]
+
+
+def lines_of(result, rank):
+    return [line for line in result.text.splitlines() if line.startswith(f"rank {rank} ")]
+
+
+def refused(job, rank):
+    return any("a wrapper (sh -c " in event["reason"] for event in job.of("not_checkpointed", rank=rank))
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("blocking"), slow("causal")])
+def test_the_reason_is_told_once(jobs, protocol):
+    """At the first request, of one rank, with what helps."""
+    job, go = begin(jobs, options=every("20ms"), protocol=protocol)
+    # One refusal is enough to drop a wave.
+    enough = all if protocol in ("pessimistic", "causal") else any
+    job.reach(lambda: enough(refused(job, rank) for rank in range(2)), what="refusals")
+    told = r"warning: no image of rank \d can be taken: a wrapper \(sh -c .*\) has started the program as its child\. Run \S+ itself, or with exec"
+    job.reach(lambda: re.search(told, job.err.read_text()), what="the warning")
+    go.touch()
+    result = job.wait().ok()
+    assert len(re.findall("no image of rank", result.errors)) == 1, result.describe()
+    assert [lines_of(result, rank) for rank in range(2)] == [expected(0), expected(1)]
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "suspend"])
+def test_who_asks_for_images_gets_the_reason(jobs, verb):
+    options = ["--checkpoint-dir", jobs.directory / "images"] if verb == "suspend" else []
+    job, go = begin(jobs, options=options)
+    told = jobs.resurgo(verb, job.process.pid)
+    assert told.code != 0 and "a wrapper (sh -c " in told.errors and "with exec in the wrapper" in told.errors, told.describe()
+    go.touch()
+    result = job.wait().ok()
+    assert [lines_of(result, rank) for rank in range(2)] == [expected(0), expected(1)]
+
+
+@pytest.mark.parametrize("victim", ["program", "wrapper"])
+@pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("blocking"), slow("chandy-lamport"), slow("causal")])
+def test_either_process_is_killed(jobs, protocol, victim):
+    """A wrapper prints how its program has ended; the job's output has the end of the life that comes to its end."""
+    job, go = begin(jobs, protocol=protocol, options=every("100ms"))
+    pid = child_of(job, 1) if victim == "program" else job.lives()[1][0]
+    assert job.hit(pid, 9)
+    job.reach_event("started", rank=1, life=2)
+    go.touch()
+    result = job.wait().ok()
+    assert result.restarts >= 1
+    assert [lines_of(result, rank) for rank in range(2)] == [expected(0), expected(1)], result.describe()
+    assert "has not repeated" not in result.errors and "other numbers" not in result.errors, result.describe()
+    # The shell says "Killed" of the program that has died; the life that counts has none such.
+    assert b"Killed" not in result.program_errors, result.describe()
+
+
+def test_the_last_words_of_a_job_are_not_lost(jobs):
+    """A program that fails in all of its lives: what it and its wrapper said in the last one is there, once."""
+    program = "import os, sys; from mpi4py import MPI; print('this cannot work', file=sys.stderr, flush=True); os._exit(3)"
+    wrapper = '"$@"; code=$?; echo "it has ended with $code"; exit $code'
+    options = ["--max-restarts", "2"]
+    result = jobs.run(1, "sh", "-c", wrapper, "sh", PYTHON, "-c", program, options=options)
+    assert result.code == 3, result.describe()
+    assert result.text == "it has ended with 3\n" and result.program_errors == b"this cannot work\n", result.describe()
+
+
+def test_a_full_log_gives_the_reason(jobs):
+    """The wrapper swallows the code with which the rank ends itself. The job ends with it all the same."""
+    program = """
+from mpi4py import MPI
+import numpy
+world = MPI.COMM_WORLD
+buffer = numpy.zeros(32768)
+for number in range(200):
+    world.Send(buffer, 1) if world.rank == 0 else world.Recv(buffer, 0)
+"""
+    options = ["--log-memory", "4M"]
+    result = jobs.run(2, "sh", "-c", '"$@"; true', "sh", PYTHON, "-c", program, protocol="pessimistic", options=options, timeout=60)
+    assert result.code == 119 and result.restarts == 0, result.describe()
+    assert "such ranks have no images, as a wrapper has started the program" in result.errors, result.describe()
+    assert len(re.findall("no image of rank", result.errors)) == 1, result.describe()
