@@ -164,7 +164,7 @@ impl<C: Guest> Reception<C> {
             connections: BTreeMap::new(),
             next: 0,
             turn: 0,
-            clock: Clock::default(),
+            clock: Clock::new(),
         }
     }
 

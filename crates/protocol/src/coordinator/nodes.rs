@@ -171,7 +171,12 @@ impl Coordinator {
             self.images_lost(rank);
         }
         self.replicate_again();
-        returning.into_iter().for_each(|rank| self.ended_for_return(rank));
+        for rank in returning {
+            // The first of them may have let all begin once more.
+            if !self.ranks[rank as usize].is_alive() {
+                self.ended_for_return(rank);
+            }
+        }
         self.tell(Command::Lost { node, ranks: failed });
         (0..self.units.len()).for_each(|unit| self.mind_leaving(unit));
         self.mind_fetching();

@@ -2,11 +2,15 @@
 
 /// The machine's clock.
 #[cfg(not(test))]
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Clock;
 
 #[cfg(not(test))]
 impl Clock {
+    pub fn new() -> Clock {
+        Clock
+    }
+
     pub fn now(&self) -> std::time::Instant {
         std::time::Instant::now()
     }
@@ -24,13 +28,11 @@ mod tests {
     #[derive(Debug, Clone)]
     pub struct Clock(Arc<Mutex<Instant>>);
 
-    impl Default for Clock {
-        fn default() -> Clock {
+    impl Clock {
+        pub fn new() -> Clock {
             Clock(Arc::new(Mutex::new(Instant::now())))
         }
-    }
 
-    impl Clock {
         pub fn now(&self) -> Instant {
             *self.0.lock().unwrap()
         }

@@ -1,3 +1,5 @@
+mod returning;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
