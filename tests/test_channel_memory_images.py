@@ -4,7 +4,6 @@ and gives up what no life will ask for again."""
 
 import json
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -93,19 +92,19 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills):
     input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe")
 
 
-# Each of two ranks sends the other so many doubles, in so many rounds.
+# Each of two ranks sends the other so many doubles, in so many rounds, and rests so many seconds after each.
 SENDER = """
 import sys, time
 from mpi4py import MPI
 import numpy
 world = MPI.COMM_WORLD
-rounds, doubles = map(int, sys.argv[1:])
+rounds, doubles = map(int, sys.argv[1:3])
 mine, theirs, total = numpy.zeros(doubles), numpy.zeros(doubles), 0.0
 for number in range(rounds):
     mine[:] = number + world.rank
     world.Sendrecv(mine, (world.rank + 1) % world.size, recvbuf=theirs)
     total += theirs.sum()
-    time.sleep(0.005)
+    time.sleep(float(sys.argv[3]))
 print("rank", world.rank, total)
 """
 
@@ -119,9 +118,9 @@ def held(path):
 @pytest.mark.parametrize("how", ["in memory", "in a file"])
 def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     """100 MiB go through a channel memory with room for 16 MiB; or with a file and room for 2 MiB, which is what a
-    round of 5 ms sends. Without images the first ends with an error, and the second's file has nearly all of it in the
+    round of 20 ms sends. Without images the first ends with an error, and the second's file has nearly all of it in the
     end."""
-    size = ["200", "32768"] if how == "in memory" else ["50", "131072"]
+    size = ["200", "32768", "0.005"] if how == "in memory" else ["50", "131072", "0.02"]
     command, spill, stats = [harness.PYTHON, "-c", SENDER, *size], tmp_path / "spill", tmp_path / "stats"
     spill.mkdir()
     bound = ["--log-memory", "8M"] if how == "in memory" else ["--log-memory", "1M", "--spill-dir", spill]
@@ -129,17 +128,16 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     options = [*MANY, *bound, *every("20ms"), "--stats-json", stats]
     job = jobs.start(2, *command, options=options)
     job.reach(lambda: len(job.events) > 40)
-    time.sleep(0.3)
     job.kill([1])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out), result.describe()
     came_about(began_from_images(result), result)
     memory = held(stats)
     assert memory["bytes"] > 90 << 20 and memory["forgotten_bytes"] > 70 << 20, memory
-    assert memory["most_bytes"] < 30 << 20, memory
+    assert memory["most_bytes"] < memory["bytes"] // 2, memory
     if how == "in a file":
         assert memory["most_memory_bytes"] <= 2 << 20 < min(memory["most_bytes"], memory["spilled_bytes"]), memory
-        assert memory["spill_file_bytes"] < 30 << 20, memory
+        assert memory["spill_file_bytes"] < memory["bytes"] // 2, memory
     assert not any(spill.iterdir())
 
 
@@ -167,7 +165,7 @@ def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path)
 
 def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
     """Even if the user asks for none."""
-    command, stats = [harness.PYTHON, "-c", SENDER, "200", "32768"], tmp_path / "stats"
+    command, stats = [harness.PYTHON, "-c", SENDER, "200", "32768", "0.005"], tmp_path / "stats"
     calm = jobs.calm(2, *command)
     result = jobs.run(2, *command, options=["--log-memory", "16M", "--stats-json", stats]).ok()
     assert by_rank(result.out) == by_rank(calm.out)
