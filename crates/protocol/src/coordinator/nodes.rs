@@ -171,9 +171,12 @@ impl Coordinator {
             self.images_lost(rank);
         }
         self.replicate_again();
+        let mut units = BTreeSet::new();
         for rank in returning {
-            // The first of them may have let all begin once more.
-            if !self.ranks[rank as usize].is_alive() {
+            let unit = self.unit(rank);
+            let is_first = units.insert(unit);
+            // The first rank of a unit that had begun speaks for all: they may have begun once more by now.
+            if is_first || self.units[unit].returning.as_ref().is_some_and(|returning| returning.is_ending()) {
                 self.ended_for_return(rank);
             }
         }

@@ -225,7 +225,9 @@ impl World {
             .nodes
             .told
             .iter()
-            .filter(|image| !self.nodes.given_up.contains(*image));
+            .filter(|image| !self.nodes.given_up.contains(*image))
+            // An unreadable file may lie on a node while all readable ones are lost.
+            .filter(|(rank, number)| coordinator.has_file(*rank, *number));
         let mut lost =
             told.filter(|image| !self.having(**image).is_empty() && self.lacking(**image) > 0 && !goes(image));
         match lost.next() {
