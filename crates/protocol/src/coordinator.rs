@@ -11,7 +11,7 @@
 //!
 //! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself. Without waves
 //! every rank has its images alone. An image is a *copy* of the rank's process, which sleeps, or a *file*, or both. The
-//! last [`KEPT`] complete files stay. What others may forget follows the oldest of them: a life begins from it when the
+//! last [`Plan::kept`] complete files stay. What others may forget follows the oldest of them: a life begins from it when the
 //! newer one cannot be used.
 //!
 //! Each life has a number: the n-th process asked for its rank. Facts about another life than the present one are old,
@@ -50,7 +50,7 @@ pub use state::{Former, FormerSet, From, Place, State};
 use waits::Vain;
 pub use words::{Cause, Why};
 
-/// Complete files of a rank that stay.
+/// Complete files of a rank that stay in directories.
 pub const KEPT: usize = 2;
 
 /// The job's settings; only the protocol can change, see [`Fact::OnlyLogs`].
@@ -76,6 +76,8 @@ pub struct Plan {
     /// It takes images along, too: its ranks start from the beginning, and nothing that they need for that is
     /// forgotten.
     pub keeps_logs: bool,
+    /// Complete files of a rank that stay, at least 1. Where files are memory, each costs what the rank has written to.
+    pub kept: usize,
     /// Copies sleep on after writing.
     pub local_copies: bool,
     /// Most groups that write their images at the same time.

@@ -11,7 +11,7 @@ mod rank;
 use std::collections::VecDeque;
 
 use resurgo_protocol::channel_memory::{Admission, ChannelMemory, Departures, memory_of};
-use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::coordinator::{KEPT as KEPT_IMAGES, Plan};
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::{Coordinator, Fact, Rank, Tolerate};
@@ -225,6 +225,7 @@ impl World {
                 seed: 0,
                 moves: false,
                 keeps_logs: false,
+                kept: KEPT_IMAGES,
                 local_copies: true,
                 groups_at_once: 1,
                 ends_count: false,

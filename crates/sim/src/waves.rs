@@ -24,7 +24,7 @@ mod stored;
 
 use std::collections::BTreeMap;
 
-use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::coordinator::{KEPT, Plan};
 use resurgo_protocol::group::formation;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
@@ -258,6 +258,7 @@ fn plan<E>(options: &Options, size: usize, nodes: &Nodes<E>, random: &mut Random
         seed: nodes.replicas.into(),
         moves: false,
         keeps_logs: false,
+        kept: KEPT,
         local_copies: random.one_in(2),
         groups_at_once: match options.mutation {
             Some(Mutation::WriteAllAtOnce) => u32::MAX,
@@ -292,6 +293,10 @@ impl World {
         let (mut plan, at_once) = plan(&options, size, &nodes, &mut random);
         // Other runs are as they are without.
         let has_places = (seed % 5).is_multiple_of(3);
+        let in_memory = nodes.storage == Storage::Partners && nodes.sets.rule.is_none();
+        if in_memory && !has_places && crate::random::mix(seed, 10).is_multiple_of(2) {
+            plan.kept = 1;
+        }
         plan.ends_count = !linked && !has_places;
         let mut this = Self {
             mutation: options.mutation,

@@ -1,6 +1,6 @@
 //! The run: events in order of time, failures, and the end.
 
-use resurgo_protocol::coordinator::Plan;
+use resurgo_protocol::coordinator::{KEPT, Plan};
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::group::formation::Grouping;
 use resurgo_protocol::hierarchical::Kept;
@@ -390,6 +390,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         seed,
         moves: setting.moves(),
         keeps_logs: false,
+        kept: KEPT,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
         ends_count: false,

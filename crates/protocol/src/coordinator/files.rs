@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::state::Process;
-use super::{Command, Coordinator, KEPT};
+use super::{Command, Coordinator};
 use crate::Rank;
 use crate::group::{Groups, Writing};
 
@@ -105,11 +105,11 @@ impl Coordinator {
             self.writing_ended(rank);
             return self.mind_leaving(unit);
         }
-        while self.images(rank).files.len() > KEPT {
+        while self.images(rank).files.len() > self.plan.kept {
             let number = self.images(rank).files.remove(0);
             self.tell(Command::Collect { rank, number });
         }
-        if self.images(rank).files.len() == KEPT {
+        if self.images(rank).files.len() == self.plan.kept {
             let oldest = self.images(rank).files[0];
             self.forget_before(rank, oldest);
         }
@@ -177,7 +177,7 @@ impl Coordinator {
     /// wave that all would return to, if a rank has lost its copy: another one may have nothing but its copy.
     fn tidy_waves(&mut self, unit: usize) {
         let mut stay = self.waves_in_files(unit);
-        stay.truncate(KEPT);
+        stay.truncate(self.plan.kept);
         // Before the first wave, ranks have nothing but what they have alone.
         let alone = if stay.is_empty() { self.units[unit].alone } else { 0 };
         let mut members = self.units[unit].members.iter();
@@ -209,7 +209,7 @@ impl Coordinator {
     fn forget_before_waves(&mut self, unit: usize) {
         let waves = self.waves_in_files(unit);
         let may_forget = self.plan.protocol.logs() && !self.nodes.logs_lost;
-        let Some(oldest) = waves.get(KEPT - 1).filter(|_| may_forget) else {
+        let Some(oldest) = waves.get(self.plan.kept - 1).filter(|_| may_forget) else {
             return;
         };
         for rank in self.units[unit].members.clone() {

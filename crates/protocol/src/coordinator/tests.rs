@@ -19,6 +19,7 @@ pub(super) fn plan(protocol: Protocol, ranks: usize, files: bool) -> Plan {
         seed: 0,
         moves: false,
         keeps_logs: false,
+        kept: KEPT,
         local_copies: true,
         groups_at_once: 1,
         ends_count: false,

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use resurgo_protocol::coordinator::{Place, Plan, Whom};
+use resurgo_protocol::coordinator::{KEPT, Place, Plan, Whom};
 use resurgo_protocol::kinds::{Kept, Waves};
 use resurgo_protocol::{Command, Fact, Node};
 use resurgo_wire::control::{Job, ToAgent};
@@ -28,6 +28,11 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         seed: u64::from_le_bytes(*job.key.first_chunk().unwrap_or(&[0; 8])),
         moves,
         keeps_logs: moves && !job.image_files.partners,
+        // Memory here and on others holds one whole wave, and the next one while it comes.
+        kept: match job.protocol.waves() {
+            Waves::Blocking | Waves::Passing | Waves::GroupByGroup if job.image_files.are_memory() => 1,
+            _ => KEPT,
+        },
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,

@@ -145,6 +145,11 @@ fn one() -> u32 {
 }
 
 impl ImageFiles {
+    /// Whether images are files in memory of which other nodes have whole copies, and are nowhere else.
+    pub fn are_memory(&self) -> bool {
+        self.partners && self.directory.is_none() && self.parity.is_none() && self.places.is_empty()
+    }
+
     /// Whether images are files.
     pub fn is_any(&self) -> bool {
         self.directory.is_some() || self.partners
