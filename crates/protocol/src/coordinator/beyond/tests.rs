@@ -1,6 +1,6 @@
-use super::super::nodes::tests::{up, with_partners};
+use super::super::nodes::tests::{launched as on_nodes, up, with_partners};
 use super::super::tests::{after, begins, ended, file_lost, wave};
-use super::super::{Fact, Plan};
+use super::super::{Cause, Fact, Plan};
 use super::*;
 use crate::Node;
 use crate::kinds::Protocol;
@@ -25,10 +25,15 @@ fn launched(protocol: Protocol, nodes: &[Node]) -> Coordinator {
 
 /// A wave in files; where there are nodes, each rank's is on the next one, too.
 fn in_files(job: &mut Coordinator, number: u64) {
+    in_files_at(job, number, |rank| rank + 1)
+}
+
+/// A wave in files, which other nodes have, too.
+fn in_files_at(job: &mut Coordinator, number: u64, partner: impl Fn(Rank) -> Node) {
     wave(job, number);
-    for rank in 0..2 {
+    for rank in 0..job.ranks.len() as Rank {
         after(job, Fact::Written { rank, number });
-        let place = Place::Node(rank + 1);
+        let place = Place::Node(partner(rank));
         after(job, Fact::Stored { rank, number, place });
     }
     assert_eq!(job.waves_in_files(0).first(), Some(&number));
@@ -191,4 +196,35 @@ fn images_of_single_ranks_are_no_waves() {
     after(&mut job, Fact::WavesAgain);
     let all = lose_two(&mut job);
     assert!(all.contains(&Command::Reset) && fetches(&all).is_empty(), "{all:?}");
+}
+
+#[test]
+fn a_node_on_which_all_begin_is_lost_and_that_is_one_attempt_also_if_images_are_fetched_again() {
+    const RANKS: u32 = 12;
+    let mut job = on_nodes(
+        with_partners(Protocol::Blocking, RANKS as usize),
+        &[1, 2, 3],
+        RANKS,
+        &[1; RANKS as usize],
+    );
+    in_files_at(&mut job, 1, |_| 2);
+    after(&mut job, Fact::Beyond { waves: vec![1] });
+    after(&mut job, Fact::Down { node: 2 });
+    after(&mut job, Fact::Down { node: 1 });
+    let all = after(&mut job, Fact::Return { rank: 0 });
+    let to_node = |node: Node| (0..RANKS).map(|rank| (rank, 1, node)).collect::<Vec<_>>();
+    assert_eq!(fetches(&all), to_node(3), "{all:?}");
+    let all: Vec<Command> = (0..RANKS)
+        .flat_map(|rank| after(&mut job, fetched(rank, 1, 3)))
+        .collect();
+    assert_eq!(begins(&all).len(), RANKS as usize);
+
+    after(&mut job, up(4, RANKS));
+    let all = after(&mut job, Fact::Down { node: 3 });
+    assert!(!all.contains(&Command::Fail(Cause::NotBroughtBack)), "{all:?}");
+    assert_eq!(fetches(&all), to_node(4), "{all:?}");
+    let all: Vec<Command> = (0..RANKS)
+        .flat_map(|rank| after(&mut job, fetched(rank, 1, 4)))
+        .collect();
+    assert_eq!(begins(&all).len(), RANKS as usize);
 }

@@ -57,11 +57,17 @@ impl Coordinator {
             let mut members = set.members.iter();
             set.step != Making::Encoding && members.any(|rank| is_at(*rank, set.number, node))
         };
+        // What has lost its node may be where another one is.
+        let are_together = |set: &Set| {
+            let mut nodes = BTreeSet::new();
+            let mut members = set.members.iter();
+            set.step != Making::Encoding && !members.all(|rank| nodes.insert(self.image_at(*rank, set.number)))
+        };
         let is_hopeless = |set: &Set| {
             let mut members = set.members.iter();
             let are_there = members.all(|rank| self.has_or_writes(*rank, set.number));
             let mut holders = set.holders.iter();
-            !are_there || holders.any(|node| is_no_holder(set, *node) || is_beside(set, *node))
+            !are_there || are_together(set) || holders.any(|node| is_no_holder(set, *node) || is_beside(set, *node))
         };
         let unmade = self.sets.of.iter().filter(|(_, set)| set.step != Making::Made);
         let gone: Vec<u64> = unmade.filter(|(_, set)| is_hopeless(set)).map(|(id, _)| *id).collect();
@@ -139,6 +145,12 @@ impl Coordinator {
         !is_away
     }
 
+    /// The node that has the image, or will have it.
+    fn image_at(&self, rank: Rank, number: u64) -> Node {
+        let own = self.ranks[rank as usize].node;
+        self.location(rank, number).unwrap_or(own)
+    }
+
     /// The numbers of images that there are, or will be.
     fn numbers(&self) -> BTreeSet<u64> {
         let images = self.ranks.iter().map(|member| &member.images);
@@ -161,11 +173,8 @@ impl Coordinator {
         for node in of_number.flat_map(|set| &set.holders) {
             *held.entry(*node).or_default() += 1;
         }
-        let at = |rank: &Rank| {
-            let own = self.ranks[*rank as usize].node;
-            (*rank, self.location(*rank, number).unwrap_or(own))
-        };
-        let at: Vec<(Rank, Node)> = ranks.iter().map(at).collect();
+        let at = ranks.iter().map(|rank| (*rank, self.image_at(*rank, number)));
+        let at: Vec<(Rank, Node)> = at.collect();
         let draw = |number: u64| placement::draw(self.plan.seed, 0, number);
         let (mut all, mut left) = (Vec::new(), Vec::new());
         let mut away: BTreeSet<Rank> = ranks.iter().copied().collect();

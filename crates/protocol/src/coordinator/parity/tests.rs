@@ -323,3 +323,28 @@ fn a_resumed_job_makes_lost_images_from_the_sets_that_it_finds() {
     let all = after(&mut job, Fact::GoOn { together: true });
     assert_eq!(rebuilds(&all), [(1, 1, vec![(0, 0)], vec![(0, 2)])]);
 }
+
+#[test]
+fn no_pieces_are_made_of_images_that_come_to_be_on_one_node() {
+    let mut job = job(Protocol::Blocking, 2, 4, 2, 1);
+    let made = sets(&in_sets(&mut job, 1));
+    let [(_, members, holders)] = &made[..] else {
+        panic!("{made:?}")
+    };
+    assert_eq!(members[..], [0, 1]);
+    // Its piece is lost: the files go to another holder. Meanwhile node 1 still has a copy of the other's file.
+    let first = holders[0];
+    let asked = after(&mut job, Fact::Down { node: first });
+    let sent = asked
+        .iter()
+        .filter(|command| matches!(command, Command::Replicate { .. }));
+    assert_eq!(sent.count(), 2, "{asked:?}");
+    after(&mut job, stored(0, 1, Place::Node(1)));
+    // Now that is the only one.
+    after(&mut job, Fact::Down { node: 0 });
+    let second = 5 - first;
+    let all = [0, 1]
+        .map(|rank| after(&mut job, stored(rank, 1, Place::Node(second))))
+        .concat();
+    assert_eq!(sets(&all), [], "{all:?}");
+}

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::*;
-use crate::coordinator::Plan;
+use crate::coordinator::{KEPT, Plan};
 use crate::group::Groups;
 use crate::group::formation::Grouping;
 use crate::kinds::Protocol;
@@ -24,6 +24,7 @@ fn plan() -> Plan {
         seed: 0,
         moves: true,
         keeps_logs: true,
+        kept: KEPT,
         local_copies: true,
         groups_at_once: 1,
         ends_count: false,
