@@ -35,11 +35,15 @@ static NOTHING: AtomicU64 = AtomicU64::new(0);
 static NEWS: std::sync::atomic::AtomicPtr<AtomicU64> =
     std::sync::atomic::AtomicPtr::new((&raw const NOTHING).cast_mut());
 
-/// How many failures and revocations there have been. 0 as long as nothing has happened.
+/// The highest number of a failure that this process has seen. The agent writes it down first, and counts it afterwards.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// Grows with each failure and revocation. 0 as long as nothing has happened.
 #[inline]
 pub fn news() -> u64 {
     // SAFETY: it points to the word above, or to one in the node memory, which stays mapped.
-    unsafe { (*NEWS.load(Ordering::Relaxed)).load(Ordering::Acquire) }
+    let told = unsafe { (*NEWS.load(Ordering::Relaxed)).load(Ordering::Acquire) };
+    told + SEEN.load(Ordering::Relaxed)
 }
 
 fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
@@ -128,7 +132,12 @@ pub fn modes() -> Option<Modes> {
 
 /// The number of this rank's failure, from 1; 0: it lives.
 pub fn failure(rank: u32) -> u64 {
-    word(rank, control::FAILED.at)
+    let number = word(rank, control::FAILED.at);
+    if number > SEEN.load(Ordering::Relaxed) {
+        // What the program may know from now on is told by its next call.
+        SEEN.fetch_max(number, Ordering::Relaxed);
+    }
+    number
 }
 
 /// This rank has been started in the place of one that has failed.
