@@ -120,14 +120,14 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     """100 MiB go through a channel memory with room for 16 MiB; or with a file and room for 2 MiB, which is what a
     round of 20 ms sends. Without images the first ends with an error, and the second's file has nearly all of it in the
     end."""
-    size = ["200", "32768", "0.005"] if how == "in memory" else ["50", "131072", "0.02"]
+    size = ["200", "32768", "0.01"] if how == "in memory" else ["50", "131072", "0.02"]
     command, spill, stats = [harness.PYTHON, "-c", SENDER, *size], tmp_path / "spill", tmp_path / "stats"
     spill.mkdir()
     bound = ["--log-memory", "8M"] if how == "in memory" else ["--log-memory", "1M", "--spill-dir", spill]
     calm = jobs.calm(2, *command)
     options = [*MANY, *bound, *every("20ms"), "--stats-json", stats]
     job = jobs.start(2, *command, options=options)
-    job.reach(lambda: len(job.events) > 40)
+    job.reach(lambda: len(job.events) > 40 and len(job.of("checkpointed", rank=1)) > 1)
     job.kill([1])
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out), result.describe()
