@@ -176,7 +176,12 @@ impl Coordinator {
             let unit = self.unit(rank);
             let is_first = units.insert(unit);
             // The first rank of a unit that had begun speaks for all: they may have begun once more by now.
-            if is_first || self.units[unit].returning.as_ref().is_some_and(|returning| returning.is_ending()) {
+            if is_first
+                || self.units[unit]
+                    .returning
+                    .as_ref()
+                    .is_some_and(|returning| returning.is_ending())
+            {
                 self.ended_for_return(rank);
             }
         }
