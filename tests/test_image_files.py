@@ -19,7 +19,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, slow
 from sealing import change_note, change_suspended, from_another_kernel, of_format_7
-from survival import agent_of, fillers, kill_snapshots, snapshots
+from survival import agent_of, children_of, fillers, kill_snapshots, named, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -50,15 +50,45 @@ def lives(job, rank):
     return of_rank(job, "started", rank)
 
 
+def states(pid):
+    """Of the threads of a process, as in /proc: T stands still, S waits; a dead one has none."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found.add(Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0])
+    return found - set("ZX")
+
+
+def soon(condition):
+    """Waits for what a process does as soon as it has a processor."""
+    end = time.monotonic() + 3 * harness.SLOWNESS
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def without_name(job, pids):
+    """Those of the processes `pids`, children of an agent, that are no ranks and are about to have a name of their own."""
+    known = {pid for pid, _ in job.lives().values()} | {pid for name in ("image", "filler") for pid in named(f"resurgo-{name}", pids)}
+    return [pid for pid in pids if int(pid) not in known and states(pid)]
+
+
 def kill_with_snapshots(job, rank, before=lambda: None):
     """Kills a rank with everything in memory that it could go on from. Calls `before` when no more image files will
     come."""
     job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it appears meanwhile
-    for _ in range(2):
-        time.sleep(0.02)  # a snapshot that just appeared gets its name
-        for pid in snapshots(job):
+    with contextlib.suppress(harness.Absent, OSError):
+        pid, agent = job.lives()[rank][0], agent_of(job, rank)
+        soon(lambda: states(pid) <= {"T"})
+        children = children_of(agent)
+        soon(lambda: not without_name(job, children))
+        killed = snapshots(job)
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        soon(lambda: not any(map(states, killed)))
+        # The agent gives a file its name when it hears that all of it is written.
+        soon(lambda: states(agent) <= {"S"})
     before()
     job.kill([rank])
 
@@ -111,8 +141,14 @@ def passes_over(job, directory, damage, why):
 def begins_again(job, directory):
     """Damages the only file of rank 0 before its death: the rank begins at the beginning. Returns the result."""
     reach_written(job, 0, 1)
-    damage_end(files(directory, 0)[0])
-    kill_with_snapshots(job, 0)
+
+    def damage_only():
+        present = files(directory, 0)
+        if len(present) > 1:
+            raise harness.Missed(f"there was one more by then: {present}")
+        damage_end(present[0])
+
+    kill_with_snapshots(job, 0, damage_only)
     result = job.wait().ok()
     assert [event["image"] for event in result.of("started") if event["life"] == 2] == [0]
     return result
@@ -215,10 +251,14 @@ def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
         assert oom_scores(snapshots(job)) == {1000}
         kill([1])
         job.reach(lambda life=life: job.lives().get(1, (0, 0))[1] >= life, what="the next life")
-        assert oom_scores(pid for pid, _ in job.lives().values()) == {300}
+        # It begins as an image, and becomes a rank at once.
+        job.reach(lambda: oom_scores(pid for pid, _ in job.lives().values()) == {300}, what="the scores of ranks")
     result = job.wait().ok()
     assert result.out == calm.out
-    assert [event["from_file"] for event in result.of("started") if event["life"] > 1] == [False, True], result.describe()
+    first, second = (event["from_file"] for event in result.of("started") if event["life"] > 1)
+    assert second, result.describe()
+    # The next image may have been copied just before the kill, which leaves none that sleeps.
+    came_about(not first, result, "a life from a sleeping image")
 
 
 CHANGED = harness.PROGRAMS / "image" / "changed"
@@ -429,21 +469,23 @@ def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program,
     reach_written(job, 0)
     agent = agent_of(job, 0)
     kill_with_snapshots(job, 0)
-    assert kill_filler(agent)
+    if not kill_filler(agent):
+        raise harness.Missed("the filler was gone before it was seen")
     result = job.wait().ok()
+    assert result.out == calm.out, result.describe()
+    # It may have said just before that the memory is filled.
+    came_about(result.of("image_lost"), result, "a filler that is missed")
     # The filler is missed when it should get the memory, or when it should say that the memory is filled.
     lost = [event for event in result.of("image_lost") if re.search(r"\(system call (46|0)\)", event["reason"])]
     assert [event["rank"] for event in lost] == [0], result.describe()
-    assert 0 < from_files(result)[0]["image"] < lost[0]["image"] and result.out == calm.out, result.describe()
+    assert 0 < from_files(result)[0]["image"] < lost[0]["image"], result.describe()
 
 
 def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
     reach_written(job, 0)
-    for path in files(directory, 0):
-        damage_end(path)
-    kill_with_snapshots(job, 0)
+    kill_with_snapshots(job, 0, lambda: [damage_end(path) for path in files(directory, 0)])
     result = job.wait()
     assert result.code == 1 and "bytes instead of" in result.errors, result.describe()
     assert "its last image is lost" in result.errors
@@ -494,8 +536,8 @@ def test_under_another_kernel(jobs, tmp_path, options):
     for kills in (True, True, False):
         job.reach(lambda: job.lives().get(0, (0, 0))[1] > life, what="the next life")  # noqa: B023
         (pid, life), known = job.lives()[0], len(written(job, 0))
-        own = Path(f"/proc/{pid}/maps").read_text()
-        assert "[vdso]" not in own and "[vvar" not in own, own
+        own = lambda: Path(f"/proc/{pid}/maps").read_text()  # noqa: B023
+        job.reach(lambda: not re.search(r"\[vdso\]|\[vvar", own()), what="only the code of the other kernel")  # noqa: B023
         if kills:
             job.reach(lambda: len(written(job, 0)) >= known + 2, what="two files")  # noqa: B023
             kill_with_snapshots(job, 0)
@@ -516,8 +558,8 @@ def test_a_changed_program_is_named(jobs, program, tmp_path):
     shutil.copy(program("heat")[0], copy)
     job = start(jobs, tmp_path / "images", 2, copy, *LONG, every="300ms")
     reach_written(job, 0)
-    os.utime(copy)
-    kill_with_snapshots(job, 0)
+    # An image that is taken later knows the program as it is then.
+    kill_with_snapshots(job, 0, lambda: os.utime(copy))
     result = job.wait()
     assert result.code == 1 and f"{copy}, which the program had mapped, has changed since" in result.errors
 
@@ -528,7 +570,9 @@ def test_files_come_and_go(jobs, program, tmp_path):
     reach_written(job, 0, 5)
     (own,) = directory.iterdir()
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in own.iterdir()} <= {0o600}
+    for path in own.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # removed, or renamed
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
     for _ in range(20):
         assert len(files(directory, 0)) <= 3  # briefly, between a new file and the end of the oldest
         time.sleep(0.01)
@@ -539,6 +583,8 @@ def test_files_come_and_go(jobs, program, tmp_path):
 def test_files_can_be_kept_and_shown(jobs, program, tmp_path):
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms", options=["--checkpoint-keep"])
+    for rank in range(2):
+        reach_written(job, rank)
     job.wait().ok()
     (own,) = directory.iterdir()
     assert {path.name.partition(".")[2].partition("-")[0] for path in own.iterdir()} == {"image"}
@@ -670,8 +716,8 @@ def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, 
         woken += half_written and not lives(job, 0)[-1]["from_file"]
         # It has some for a moment while its own next image is taken.
         job.reach(lambda: not of_the_writer(job, 0), timeout=5, what="only its own descriptors")
-    job.wait().ok()
-    assert woken
+    result = job.wait().ok()
+    came_about(woken, result, "a life that began while its image was being written")
 
 
 @ROOT_ONLY
@@ -697,8 +743,8 @@ def test_a_directory_that_vanishes_costs_no_more_than_the_files(jobs, program, t
     directory = tmp_path / "images"
     job = start(jobs, directory, 2, *program("heat"), *HEAT, every="100ms")
     reach_written(job, 0, 1)
-    shutil.rmtree(directory, ignore_errors=True)
-    shutil.rmtree(directory, ignore_errors=True)
+    # Files may be made in it meanwhile.
+    job.reach(lambda: shutil.rmtree(directory, ignore_errors=True) or not directory.exists(), what="the end of the directory")
     job.reach_event("image_not_written")
     job.kill([0])  # its snapshot exists
     result = job.wait().ok()
