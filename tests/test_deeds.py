@@ -65,9 +65,16 @@ def test_the_same_in_python(jobs, program, rng, kills, undisturbed, protocol, op
     survives(jobs, rng, kills or 2, undisturbed, [*program("deeds.py"), "30", "10000"], protocol, options)
 
 
-# Rank 0 reads a file and removes it, and makes a new one that exists already.
-READS = """
+# While the test that has named a file has not made it, programs take their time.
+WAIT = """
 import os, sys, time
+def wait():
+    while not os.path.exists(os.environ["AWAITED"]):
+        time.sleep(0.01)
+"""
+
+# Rank 0 reads a file and removes it, and makes a new one that exists already.
+READS = WAIT + """
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 if world.rank == 0:
@@ -80,7 +87,7 @@ if world.rank == 0:
         print(error, file=sys.stderr, flush=True)
         world.Abort(5)
 world.barrier()
-time.sleep(1)
+wait()
 world.barrier()
 """
 
@@ -96,8 +103,7 @@ def test_a_job_that_ends_for_what_its_former_life_has_removed_says_so(jobs, prot
 
 
 # Rank 0 makes this many directories.
-MANY_DEEDS = """
-import os, sys, time
+MANY_DEEDS = WAIT + """
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 for i in range(int(sys.argv[1]) if world.rank == 0 else 0):
@@ -111,7 +117,7 @@ for i in range(int(sys.argv[1]) if world.rank == 0 else 0):
         time.sleep(100)
 world.barrier()
 open(f"made.{world.rank}", "w").close()
-time.sleep(1)
+wait()
 world.barrier()
 print("done", flush=True)
 """
