@@ -213,10 +213,10 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
     options = [*MANY, *memories(2), "--channel-memory", f"{host}:0", *images]
     inside = ["sh", "-c", f'exec ip netns exec {name} "$@"', "sh", *command]
     job = jobs.start(3, *command, ":", "-n", "1", *inside, options=options)
-    job.reach(lambda: 3 in job.lives())
+    is_inside = lambda: os.readlink(f"/proc/{job.lives()[3][0]}/ns/net") != os.readlink("/proc/self/ns/net")
+    job.reach(is_inside, what="the rank's own network")
     time.sleep(rng.uniform(0.2, 0.4))
     pid = job.lives()[3][0]
-    assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     assert listening(os.getpid()) and not listening(pid)
     memory = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
 
@@ -230,8 +230,7 @@ def test_a_rank_that_nobody_can_reach(jobs, program, rng, secluded, images):
     job.strike([3])
     job.reach(lambda: job.lives().get(3, (0, 1))[1] > 1)
     if images:
-        pid = job.lives()[3][0]
-        assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        assert is_inside()
     time.sleep(rng.uniform(0, 0.2))
     job.kill([rng.randrange(3)])
     result = job.wait().ok()

@@ -74,7 +74,7 @@ def test_policies(jobs, program, rng, kills, policy):
     period = [] if policy == "daly" else every("60ms")
     options = [*memories(2), "--checkpoint-policy", policy, *period]
     result = survive(jobs, rng, command, entry, 4, kills or 3, expected, options)
-    assert policy == "daly" or result.of("checkpointed"), result.describe()
+    came_about(policy == "daly" or result.of("checkpointed"), result)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -133,8 +133,7 @@ def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     assert by_rank(result.out) == by_rank(calm.out), result.describe()
     came_about(began_from_images(result), result)
     memory = held(stats)
-    assert memory["bytes"] > 90 << 20 and memory["forgotten_bytes"] > 70 << 20, memory
-    assert memory["most_bytes"] < memory["bytes"] // 2, memory
+    assert memory["bytes"] > 90 << 20 and memory["most_bytes"] < memory["bytes"] // 2 < memory["forgotten_bytes"], memory
     if how == "in a file":
         assert memory["most_memory_bytes"] <= 2 << 20 < min(memory["most_bytes"], memory["spilled_bytes"]), memory
         assert memory["spill_file_bytes"] < memory["bytes"] // 2, memory
@@ -164,8 +163,8 @@ def test_a_rank_that_computes_does_not_gather_what_is_sent_to_it(jobs, tmp_path)
 
 
 def test_a_memory_that_fills_asks_for_images(jobs, tmp_path):
-    """Even if the user asks for none."""
-    command, stats = [harness.PYTHON, "-c", SENDER, "200", "32768", "0.005"], tmp_path / "stats"
+    """Even if the user asks for none. From half of the room until all of it is used there is time for images."""
+    command, stats = [harness.PYTHON, "-c", SENDER, "150", "32768", "0.02"], tmp_path / "stats"
     calm = jobs.calm(2, *command)
     result = jobs.run(2, *command, options=["--log-memory", "16M", "--stats-json", stats]).ok()
     assert by_rank(result.out) == by_rank(calm.out)
@@ -196,7 +195,7 @@ def test_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program)
     job.process.send_signal(signal.SIGUSR1)
     job.reach(lambda: {event["rank"] for event in job.of("checkpointed")} == {0, 1, 2})
     # While it is stopped, it cannot have a new image before it dies.
-    job.kill([1], signal.SIGSTOP)
+    job.strike([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
     job.kill([1])
