@@ -3,6 +3,7 @@
 of an undisturbed run under plain MPICH, bit for bit."""
 
 import shutil
+import signal
 import subprocess
 import time
 
@@ -153,7 +154,9 @@ def test_a_rank_and_its_partner_are_lost(jobs, plain, example, language):
     command, _ = example("cg", language)
     job = jobs.start(4, *command, options=["--ft"])
     job.reach(lambda: "is saved" in job.err.read_text().partition("step 0 of")[2], what="a checkpoint")
-    job.strike([1, 3])  # the partner is half of all ranks away
+    # The partner is half of all ranks away. The others must not go on without the first before the second is lost.
+    job.strike([1, 3], signal.SIGSTOP)
+    job.strike([1, 3])
     result = job.wait()
     assert result.code == 0 and result.text == answer_of(plain, command), result.describe()
     assert "cg: 2 ranks go on from step 0\n" in result.errors, result.describe()
