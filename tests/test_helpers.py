@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on many hosts: helpers on some of them start the agents of others, and no node depends on its helper."""
 
+import contextlib
 import os
 import re
 import signal
@@ -113,6 +114,23 @@ def server(tmp_path):
     os.makedirs("/run/sshd", exist_ok=True)
     for name in ("host", "own"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
+    process = None
+    while not process:
+        port, process = begin_server(tmp_path)
+    (tmp_path / "known").write_text(f"all {(tmp_path / 'host.pub').read_text()}")
+    (tmp_path / "client").write_text(
+        f"Host {HOST}*\nHostName 127.0.0.1\nPort {port}\nHostKeyAlias all\nUserKnownHostsFile {tmp_path}/known\n"
+        f"IdentityFile {tmp_path}/own\nIdentitiesOnly yes\nStrictHostKeyChecking yes\nSendEnv RESURGO_TEST_MARK\n"
+    )
+    (script := tmp_path / "ssh").write_text(f'#!/bin/sh\nexec ssh -F {tmp_path}/client "$@"\n')
+    script.chmod(0o755)
+    yield ["-launcher", "ssh", "-launcher-exec", script]
+    process.kill()
+    process.wait()
+
+
+def begin_server(tmp_path):
+    """The port and the process of an ssh server; no process if somebody else has taken the port meanwhile."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -121,27 +139,22 @@ def server(tmp_path):
         f"PermitRootLogin yes\nMaxStartups 200\nListenAddress 127.0.0.1\nPort {port}\nSetEnv HOME={tmp_path}\n"
         f'AcceptEnv RESURGO_TEST_MARK\nForceCommand exec unshare {harness.OWN_NAMESPACE} sh -c "$SSH_ORIGINAL_COMMAND"\n'
     )
-    (tmp_path / "known").write_text(f"all {(tmp_path / 'host.pub').read_text()}")
-    (tmp_path / "client").write_text(
-        f"Host {HOST}*\nHostName 127.0.0.1\nPort {port}\nHostKeyAlias all\nUserKnownHostsFile {tmp_path}/known\n"
-        f"IdentityFile {tmp_path}/own\nIdentitiesOnly yes\nStrictHostKeyChecking yes\nSendEnv RESURGO_TEST_MARK\n"
-    )
-    (script := tmp_path / "ssh").write_text(f'#!/bin/sh\nexec ssh -F {tmp_path}/client "$@"\n')
-    script.chmod(0o755)
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen([sshd.SERVER, "-D", "-e", "-f", tmp_path / "server"], stderr=log)
-    end = time.monotonic() + 20
-    while b"Server listening" not in (tmp_path / "log").read_bytes():
-        assert process.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
+    end = time.monotonic() + harness.patience(20)
+    while b"Server listening" not in (said := (tmp_path / "log").read_bytes()):
+        if process.poll() is not None and b"Address already in use" in (tmp_path / "log").read_bytes():
+            return port, None
+        assert process.poll() is None and time.monotonic() < end, said
         time.sleep(0.02)
-    yield ["-launcher", "ssh", "-launcher-exec", script]
-    process.kill()
-    process.wait()
+    return port, process
 
 
 def below(pid):
     """The process and all that come from it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    children = []
+    with contextlib.suppress(OSError):  # it may be gone
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(one for child in children for one in below(int(child)))]
 
 
@@ -154,15 +167,16 @@ def test_only_its_own_node_is_lost_with_a_helper(jobs, program, server, rng):
     options = [*hosts(33), "--lease", "10s", *server, *every("200ms")]
     job = jobs.start(RANKS, *command, *arguments(entry, True, file), options=options, protocol="blocking")
     assert job.reach(lambda: len(job.lives()) == RANKS, timeout=60) and job.reach_event("wave_complete")
-    commands = {pid: harness.command_of(pid) for pid in job.processes()}
-    helpers = {pid: below(pid) for pid, line in commands.items() if line == f"{harness.RESURGO} agent helper "}
-    assert len(helpers) == 17, commands
-    of_rank = lambda rank: next(group for group in helpers.values() if job.lives()[rank][0] in group)
+    # One that does not execute its program yet looks like what has started it.
+    helpers = lambda: [pid for pid in job.processes() if harness.command_of(pid) == f"{harness.RESURGO} agent helper "]
+    job.reach(lambda: len(helpers()) == 17, what="17 helpers")
+    of_rank = lambda rank: next(group for group in map(below, helpers()) if job.lives()[rank][0] in group)
     agent_of = lambda rank: harness.parent_of(job.lives()[rank][0])
     first, second = (0, 2) if rng.random() < 0.5 else (2, 0)
     # Rank 0 is on a helper's node, rank 1 on one that it has started; and so on.
     for pid in of_rank(first):
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # images come and go
+            os.kill(pid, signal.SIGKILL)
     job.reach_event("node_lost", node=first, timeout=60)
     job.reach_another("wave_complete")
     struck = time.monotonic()
