@@ -286,12 +286,10 @@ def without_the_one_or_the_other(jobs, program, who, images, options=(), **more)
     """Kills the agent or the dispatcher: nothing stays behind, not even sleeping images."""
     job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)
     job.reach(lambda: len(snapshots(job)) >= 3)
-    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
-    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
     if who == "dispatcher":
         job.process.kill()
     else:
-        os.kill(agents[0], signal.SIGKILL)
+        os.kill(int(agent_of(job, 0)), signal.SIGKILL)
     result = job.wait(20)
     if who == "agent":
         assert result.code == 1 and "the agent" in result.errors, result.describe()

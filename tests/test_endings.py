@@ -100,9 +100,9 @@ def components(job):
 
 def test_the_agent_is_killed(jobs, program):
     job = start_long(jobs, program)
-    agents = components(job)
-    assert agents, "no agent found"
-    os.kill(agents[0], signal.SIGKILL)
+    agent = harness.parent_of(job.lives()[0][0])
+    assert agent in components(job), "no agent found"
+    os.kill(agent, signal.SIGKILL)
     result = job.wait(20)
     assert result.code not in (0, None)
     assert "agent" in result.errors, result.describe()
