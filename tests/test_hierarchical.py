@@ -57,9 +57,9 @@ def test_other_groups_are_not_restarted(jobs, program):
     for ranks in ([0, 1], [2, 3], [4, 5]):
         job.reach_event("wave_complete", ranks=ranks)
     for victims in ([2], [2, 3], [3]):
-        returns = len([event for event in job.events if event["event"] == "returned"])
-        job.kill(victims)
-        job.reach(lambda: len([e for e in job.events if e["event"] == "returned"]) > returns)
+        job.reach(lambda: {2, 3} <= job.lives().keys(), what="both ranks of the group")
+        job.strike(victims)
+        job.reach_another("returned")
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
     assert check_who_returned(result) == {1}
@@ -162,7 +162,7 @@ def test_a_sleeping_image_is_lost(jobs, program):
     job.process.send_signal(signal.SIGUSR1)
     for ranks in ([0, 1], [2, 3]):
         job.reach_event("wave_complete", ranks=ranks)
-    job.kill([1], signal.SIGSTOP)  # the next wave of its group begins at once, and would bring another image
+    job.strike([1], signal.SIGSTOP)  # the next wave of its group begins at once, and would bring another image
     assert kill_snapshots(job, 0) == 1
     job.reach_event("image_lost")
     job.kill([2])

@@ -24,6 +24,7 @@ from survival import (
     moments,
     of_catalogue,
     ring,
+    snapshots,
     soak,
     survive,
     undisturbed,
@@ -142,6 +143,7 @@ def test_the_log_stays_bounded(jobs):
 def test_an_image_that_was_killed_is_replaced(jobs, program):
     """At once, not only when the next one is due."""
     job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
+    job.reach(lambda: len(snapshots(job)) == 3, what="an image of each, and no more")
     assert kill_snapshots(job) == 3
     lost = len(job.events)
     taken = lambda: {event["rank"] for event in job.events[lost:] if event["event"] == "checkpointed"}
@@ -158,7 +160,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
     """Messages from before the image are forgotten: the job ends, and says why."""
     job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
     # While it is stopped, it cannot have a new image before it dies.
-    job.kill([1], signal.SIGSTOP)
+    job.strike([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
     job.kill([1])
@@ -245,7 +247,7 @@ def test_a_rank_that_does_not_answer_is_not_waited_for(jobs, program, protocol):
     job = jobs.start(3, *command, options=[*MANY, *every("200ms")], protocol=protocol)
     kind = "checkpointed" if protocol == "pessimistic" else "wave_complete"
     job.reach_event(kind)
-    job.kill([1], signal.SIGSTOP)
+    job.strike([1], signal.SIGSTOP)
     until_no_image(job, 1, "it has not answered for 10 s")
     job.kill([1], signal.SIGCONT)
     of_all = lambda: [event for event in job.events if event["event"] == kind and event.get("rank", 1) == 1]
