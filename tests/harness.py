@@ -508,8 +508,8 @@ class Job:
         return found
 
     def leftovers(self, patience=3.0):
-        """Processes of the job that still exist after `patience` seconds."""
-        end = time.monotonic() + patience
+        """Processes of the job that still exist after `patience` seconds, and more on a slow machine."""
+        end = time.monotonic() + patience * SLOWNESS
         while (pids := self.processes()) and time.monotonic() < end:
             time.sleep(0.05)
         return [(pid, command_of(pid)) for pid in pids]
@@ -590,7 +590,7 @@ class Launcher:
             left += job.leftovers()
         destroyed = [pid for job in self.jobs for pid in job.destroy()] + [job for job in self.jobs if job.destroyed]
         # Other users' jobs come and go: files that a living process has mapped are theirs, as all of ours are gone.
-        end = time.monotonic() + 3
+        end = time.monotonic() + 3 * SLOWNESS
         while shared := set(os.listdir("/dev/shm")) - self.shared_memory:
             shared -= used_by_others(shared)
             if not shared or time.monotonic() > end:

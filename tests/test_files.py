@@ -205,9 +205,10 @@ def test_an_image_that_is_copied_into_a_buffer_has_the_files_contents(jobs, tmp_
         reach_warm(job, 2)
         kill_with_snapshots(job, 0)
         result = job.wait().ok()
-    image = began_from_images(result)[-1]["image"]
-    assert image in warm(job), result.describe()
     assert result.text.count("True") == 2, result.describe()
+    begun = began_from_images(result)
+    # The newest one may have been forked.
+    came_about(begun and begun[-1]["image"] in warm(job), result, "a life from an image that was copied")
 
 
 # All ranks write one file for the whole run, which they cut off at the beginning, and a new one every few steps, which

@@ -176,7 +176,7 @@ def test_survivors_go_on_in_fortran(jobs, program, rng):
     job = jobs.start(5, *program("ulfm_sums"), "40000", options=FT)
     job.says(b"they compute")
     for rank in rng.sample(range(5), 2):
-        job.kill([rank])
+        job.strike([rank])
         time.sleep(rng.uniform(0, 0.3))
     result = job.wait()
     done = re.findall(r"rank (\d+): done, (\d+)", result.text)

@@ -120,7 +120,7 @@ def test_a_node_that_is_cut_off_is_lost(jobs, nodes, program, rng, seed):  # noq
 
 
 def test_a_node_that_is_lost_before_its_ranks_have_begun_ends_the_job(jobs, program):
-    job = jobs.start(4, "sh", "-c", 'sleep 5; exec "$0"', *program("hello"), options=[*test_ft.FT, "--nodes", "2"])
+    job = jobs.start(4, "sh", "-c", 'sleep 100; exec "$0"', *program("hello"), options=[*test_ft.FT, "--nodes", "2"])
     job.reach(lambda: len(job.lives()) == 4)
     os.kill(agents(job)[1], signal.SIGKILL)
     result = job.wait(30)

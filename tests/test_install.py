@@ -25,7 +25,7 @@ def make(*words, **more):
     """Runs make so that what is built stays as it is."""
     command = ["make", "-s", "-o", "build", *map(str, words)]
     kept = {name: value for name, value in os.environ.items() if name not in ("PREFIX", "DESTDIR", "MAKEFLAGS")}
-    return subprocess.run(command, cwd=harness.ROOT, env=kept, capture_output=True, text=True, timeout=30, **more)
+    return subprocess.run(command, cwd=harness.ROOT, env=kept, capture_output=True, text=True, timeout=harness.patience(30), **more)
 
 
 def modes(top):
@@ -75,7 +75,7 @@ def test_installed_examples_find_what_is_installed(jobs, tmp_path):
     assert make("install", f"PREFIX={prefix}").returncode == 0
     examples = prefix / "share/resurgo/examples"
     command = ["make", "-s", "-C", examples, "c", f"MPICC={harness.MPICH / 'bin/mpicc'}", f"BUILD={built}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.patience(60))
     assert (done.returncode, done.stderr) == (0, ""), done
     for sweep in ([built / "sweep"], [harness.PYTHON, examples / "sweep.py"]):
         command = [prefix / "bin/resurgo", "run", "--ft", "-n", "2", *sweep, "5", "50"]
@@ -200,7 +200,7 @@ class Machine:
 
     def run(self, *command):
         env = {"PATH": str(self.bin), "HOME": str(self.home), "RESURGO_DEPS": str(harness.DEPS)}
-        done = subprocess.run(command, cwd=harness.ROOT, env=env, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, cwd=harness.ROOT, env=env, capture_output=True, text=True, timeout=harness.patience(30))
         return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if not line.startswith("make")]
 
 
