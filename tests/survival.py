@@ -242,6 +242,23 @@ def named(name, pids):
     return found
 
 
+def states(pid):
+    """Of the threads of a process, as in /proc: T stands still, S waits; a dead one has none."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found.add(Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0])
+    return found - set("ZX")
+
+
+def stop(job, rank):
+    """Stops a rank. A thread of it that has no processor at this moment could still take its part in an image."""
+    job.strike([rank], signal.SIGSTOP)
+    pid, _ = job.lives()[rank]
+    job.reach(lambda: states(pid) == {"T"}, what=f"rank {rank} to stand still")
+
+
 def snapshots(job):
     """Processes that sleep as images."""
     return named("resurgo-image", job.processes())

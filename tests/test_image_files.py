@@ -19,7 +19,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, slow
 from sealing import change_note, change_suspended, from_another_kernel, of_format_7
-from survival import agent_of, children_of, fillers, kill_snapshots, named, snapshots
+from survival import agent_of, children_of, fillers, kill_snapshots, named, snapshots, states
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -48,16 +48,6 @@ def written(job, rank):
 
 def lives(job, rank):
     return of_rank(job, "started", rank)
-
-
-def states(pid):
-    """Of the threads of a process, as in /proc: T stands still, S waits; a dead one has none."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found.add(Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0])
-    return found - set("ZX")
 
 
 def soon(condition):
