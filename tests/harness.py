@@ -10,6 +10,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import uuid
@@ -235,6 +236,22 @@ def pressure():
     with contextlib.suppress(OSError):
         load += "; " + Path("/proc/pressure/cpu").read_text().splitlines()[0]
     return load
+
+
+def age_of(pid):
+    """Orders processes by their start. Numbers alone do not, as they begin again at some time."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid
+    return 0, pid
+
+
+def free_port():
+    """A port at which nobody listens, and which the kernel gives to no connection and no other listener meanwhile."""
+    least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(least // 2, least)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
 
 
 def parent_of(pid):
@@ -508,7 +525,7 @@ class Job:
         return found
 
     def leftovers(self, patience=3.0):
-        """Processes of the job that still exist after `patience` seconds, and more on a slow machine."""
+        """Processes of the job that still exist after `patience` seconds, or more on a slow machine."""
         end = time.monotonic() + patience * SLOWNESS
         while (pids := self.processes()) and time.monotonic() < end:
             time.sleep(0.05)

@@ -303,10 +303,11 @@ def without_the_one_or_the_other(jobs, program, who, images, options=(), **more)
     """Kills the agent or the dispatcher: nothing stays behind, not even sleeping images."""
     job = ring(jobs, program, 3, images, options=[*options, *every("50ms")], **more)
     job.reach(lambda: len(snapshots(job)) >= 3)
+    (agent,) = named("resurgo agent", children_of(job.process.pid))
     if who == "dispatcher":
         job.process.kill()
     else:
-        os.kill(int(agent_of(job, 0)), signal.SIGKILL)
+        os.kill(agent, signal.SIGKILL)
     result = job.wait(20)
     if who == "agent":
         assert result.code == 1 and "the agent" in result.errors, result.describe()

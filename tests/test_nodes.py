@@ -297,7 +297,7 @@ def test_random_kills_with_images(jobs, program, rng, kills, protocol):
 def agents(job):
     """The processes of agents, in the order in which they were started. What one has just forked looks like it for a moment."""
     found = {pid for pid in job.processes() if harness.command_of(pid).startswith("resurgo agent invited")}
-    return harness.Present(sorted(pid for pid in found if harness.parent_of(pid) not in found))
+    return harness.Present(sorted((pid for pid in found if harness.parent_of(pid) not in found), key=harness.age_of))
 
 
 def spread(job, size):
@@ -306,7 +306,7 @@ def spread(job, size):
         event["event"] == "checkpointed" and event["rank"] == rank or event["event"] == "wave_complete" and rank in (event.get("ranks") or [])
     )
     images = lambda: [sum(is_of(event, rank) for event in job.events) for rank in range(size)]
-    before, end = images(), time.monotonic() + 10
+    before, end = images(), time.monotonic() + harness.patience(10)
     while not job.over() and time.monotonic() < end and any(now < then + 3 for now, then in zip(images(), before, strict=True)):
         time.sleep(0.05)
 

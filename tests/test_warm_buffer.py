@@ -13,7 +13,7 @@ import pytest
 
 import harness
 from harness import MANY, came_about
-from survival import agent_of, children_of, snapshots
+from survival import agent_of, children_of, named
 from test_image_files import damage_bit, files, from_files, kill_with_snapshots, start, written
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -131,9 +131,8 @@ def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
 def test_nothing_goes_on_without_the_agent_or_the_dispatcher(jobs, directory, who):
     job = start(jobs, directory, 2, *FEW[:2], 100000, every="100ms")
     reach_warm(job) and job.until(lambda: writers(job), what="a process that writes", timeout=60)
-    ranks = {pid for pid, _ in job.lives().values()} | set(snapshots(job))
-    agents = [pid for pid in job.processes() if pid not in ranks and pid != job.process.pid]
-    os.kill(agents[0], signal.SIGKILL) if who == "agent" else job.process.kill()
+    (agent,) = named("resurgo agent", children_of(job.process.pid))
+    os.kill(agent, signal.SIGKILL) if who == "agent" else job.process.kill()
     job.wait(20)
     assert not job.leftovers(5)
 
