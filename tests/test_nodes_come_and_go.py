@@ -6,7 +6,6 @@ import http.server
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -110,9 +109,7 @@ def test_joined_nodes_outlive_the_launcher(jobs, chain, program, rng, protocol, 
     have been lost, others do. What is printed goes on to the byte."""
     long = ("400", "400", "9000")
     calm = jobs.calm(4, *program("heat"), *long)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = harness.free_port()
     (secret := jobs.directory / "token").write_text(token := f"{rng.getrandbits(128):032x}")
     secret.chmod(0o600)
     options = ["-launcher", "join", "--join-port", port, "--join-token-file", secret]

@@ -49,9 +49,7 @@ class S3:
     def __init__(self, directory):
         self.directory, self.process = directory, None
         (directory / "bucket").mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = harness.free_port()
         self.start()
 
     @property
@@ -92,15 +90,14 @@ class Server:
     """A checkpoint server in a process of its own, always at the same port."""
 
     def __init__(self, directory, *options):
-        self.directory, self.options, self.port, self.process = directory, options, 0, None
+        self.directory, self.options, self.port, self.process = directory, options, harness.free_port(), None
         self.start()
 
     def start(self):
         command = [harness.RESURGO, "checkpoint-server", "--directory", self.directory, *self.options]
         command += ["--listen", f"127.0.0.1:{self.port}"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        line = self.process.stdout.readline()
-        self.port = int(re.search(r"at 127.0.0.1:(\d+)", line)[1])
+        assert f"at 127.0.0.1:{self.port}" in self.process.stdout.readline()
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

@@ -27,21 +27,15 @@ sys.path.insert(0, str(harness.ROOT / "bench"))
 import cluster  # noqa: E402
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 class Serving:
     """The servers of a job."""
 
     def with_servers(self, count=2):
         self.home = self.jobs.directory / "servers"
         self.home.mkdir(mode=0o700)
-        self.ports = free_ports(count)
+        self.ports = []
+        while len(self.ports) < count:
+            self.ports += {harness.free_port()} - set(self.ports)
         self.address = "server:" + ",".join(f"localhost:{port}" for port in self.ports)
         self.shown = f"{self.address};start={self.home}"
         return self
