@@ -131,7 +131,8 @@ def test_a_result_that_is_not_printed_is_no_success(jobs, program, plain):
     """A rank that recovers alone reads its former life's checkpoint: the job ends, and the next run goes on from
     there."""
     expected = plain(2, *program("own_checkpoints")).text.splitlines()
-    job = jobs.start(2, *program("own_checkpoints"), options=MANY, protocol="pessimistic")
+    # Steps so long that the rank is killed well before the next checkpoint.
+    job = jobs.start(2, *program("own_checkpoints"), "30", "150000", options=MANY, protocol="pessimistic")
     job.says(b"step 12")
     job.kill([1])
     result = job.wait()
@@ -154,9 +155,9 @@ def test_stderr_stays_stderr(jobs):
     assert result.text == "one\n" and result.errors == "two\n"
 
 
-# Rank 0 makes long pauses between its lines, and there is a message before the last line.
+# Rank 0 makes a long pause between its lines, and there is a message before the last line, which waits for the test.
 PAUSES = """
-import time
+import os, time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 def say(text):
@@ -170,7 +171,8 @@ if world.rank == 0:
 say("computed")
 world.barrier()
 say("agreed")
-time.sleep(1)
+while not os.path.exists(os.environ["AWAITED"]):
+    time.sleep(0.01)
 world.barrier()
 say("done")
 """
@@ -182,7 +184,8 @@ def test_what_is_printed_after_a_pause_is_printed_once(jobs, protocol, victim):
     image = ["--checkpoint-at", "rank=0,messages=20"]
     job = jobs.start(2, harness.PYTHON, "-c", PAUSES, options=image, protocol=protocol)
     job.says(b"agreed")
-    job.kill([victim])
+    job.reach_event("checkpointed" if protocol == "pessimistic" else "wave_complete")
+    job.strike([victim])
     result = job.wait().ok()
     assert result.text.splitlines() == ["begun", "computed", "agreed", "done"], result.describe()
     assert result.of("job_ended")[0]["restarts"] >= 1 and "not repeated" not in result.errors, result.describe()
