@@ -51,11 +51,11 @@ def test_random_kills(jobs, program, rng, kills, protocol, way, options):
 
 def test_a_kill_between_two_sessions(jobs, program):
     """A life that is killed outside of MPI, before its next session, has not finished."""
-    command = (*program("sessions"), "apart", "3", "5", "40")
+    command = (*program("sessions"), "apart", "6", "5", "40")
     calm = jobs.calm(3, *command, protocol="none")
     for protocol in ("pessimistic", "blocking"):
         job = jobs.start(3, *command, protocol=protocol, options=MANY)
         job.reach(lambda job=job: b"session 0" in job.out.read_bytes(), what="the end of the first session")
-        job.kill([1])
+        job.strike([1])
         result = job.wait().ok()
         assert result.out == calm.out and len(result.of("failed")) == 1, result.describe()
