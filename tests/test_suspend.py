@@ -119,7 +119,7 @@ def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
 
 def test_a_file_of_ranks_that_is_gone_is_told(chain, program):
     file = chain.jobs.directory / "out"
-    chain.start(2, *program("times"), "100", "5000", options=["-outfile-pattern", file])
+    chain.start(2, *program("times"), "400", "5000", options=["-outfile-pattern", file])
     chain.last.reach(lambda: file.exists() and file.stat().st_size > 1000)
     assert chain.suspend()
     file.unlink()
@@ -256,12 +256,13 @@ def test_after_a_reboot(jobs, chain, program, calm):
     assert f"; the job is number {chain.last.process.pid} now\n" in result.errors
 
 
+# Goes on until a file is there.
 SLEEPS = """
-import sys, time
+import os, sys, time
 from mpi4py import MPI
-world, last = MPI.COMM_WORLD, time.monotonic()
-for step in range(150):
-    world.allreduce(step)
+world, last, step = MPI.COMM_WORLD, time.monotonic(), 0
+while not world.bcast(os.path.exists(sys.argv[1])):
+    step += 1
     time.sleep(0.01)
     assert time.monotonic() >= last + 0.01, "time runs backwards"
     last = time.monotonic()
@@ -277,15 +278,19 @@ def test_the_clock_does_not_go_backwards_after_a_reboot(jobs):
     later = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000", "--fork"]
     if subprocess.run([*later, "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("no time namespace can be had")
-    images = jobs.directory / "images"
-    words = ["--protocol", "blocking", "--checkpoint-dir", images, harness.PYTHON, "-c", SLEEPS]
+    images, go = jobs.directory / "images", jobs.directory / "go"
+    words = ["--protocol", "blocking", "--checkpoint-dir", images, harness.PYTHON, "-c", SLEEPS, go]
     job = jobs.command([*later, harness.RESURGO, "run", "-n", "2", *words])
     job.says(b"sleeps")
     pid = job.process.pid
     (number,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     jobs.resurgo("suspend", number).ok()
     job.wait(20)
-    result = jobs.resurgo("resume", "--checkpoint-every", "200ms", "--fault", "rank=1,at=500ms", images, timeout=60).ok()
+    resumed = jobs.command([harness.RESURGO, "resume", "--checkpoint-every", "200ms", "--fault", "rank=1,at=500ms", images])
+    resumed.goes_on_from(job)
+    resumed.reach(lambda: b"killed by SIGKILL" in resumed.err.read_bytes(), what="the kill")
+    go.touch()
+    result = resumed.wait(60).ok()
     assert sorted(result.text.splitlines()) == ["rank 0 done", "rank 1 done"], result.describe()
     assert "warning" not in result.errors and "killed by SIGKILL" in result.errors, result.describe()
 
@@ -488,6 +493,8 @@ def test_not_twice_at_once(jobs, chain, program, calm):
     time.sleep(0.2)
     assert chain.suspend()
     several = [jobs.command([RESURGO, "resume", chain.directory], env=chain.env) for _ in range(3)]
+    for one in several:
+        one.goes_on_from(job)
     results = [one.wait() for one in several]
     done = [result for result in results if result.code == 0]
     assert len(done) == 1 and job.out.read_bytes() + done[0].out == calm.out
@@ -531,7 +538,8 @@ def test_an_image_after_so_many_messages(jobs, program):
     words = [*program("heat"), *HEAT]
     result = jobs.run(2, *words, options=["--checkpoint-at", "rank=1,messages=2000"], protocol="pessimistic").ok()
     assert [event["rank"] for event in result.of("checkpointed")] == [1]
-    options = ["--checkpoint-at", "rank=all,messages=1000", "--fault", "rank=0,messages=2000"]
+    # So much later that the image is there, however slow the machine is.
+    options = ["--checkpoint-at", "rank=all,messages=1000", "--fault", "rank=0,messages=20000"]
     result = jobs.run(2, *words, options=options, protocol="pessimistic")
     assert sorted(event["rank"] for event in result.ok().of("checkpointed")) == [0, 1]
     assert [event["image"] for event in result.of("started")] == [0, 0, 1]
@@ -563,7 +571,7 @@ def test_what_cannot_be_suspended_is_said(jobs, chain, program):
 
 
 INPUT = """
-import sys, time
+import os, sys, time
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 for i in range(int(sys.argv[1])):
@@ -572,6 +580,9 @@ for i in range(int(sys.argv[1])):
     sys.stdout.write(f"[{world.rank} {i}]" + ("\\n" if i % 7 == 6 else ""))
     sys.stdout.flush()
     time.sleep(0.002)
+    # The rest waits for the test.
+    while i == 200 and world.rank == 0 and not os.path.exists(os.environ["AWAITED"]):
+        time.sleep(0.01)
 if world.rank == 0:
     assert sys.stdin.readline() == ""
 """
