@@ -140,7 +140,7 @@ def test_sigterm_suspends(jobs, chain, program, protocol):
     ready(job)
     time.sleep(0.3)
     job.process.terminate()
-    assert job.wait().code == SUSPENDED
+    assert job.wait(lets_go=False).code == SUSPENDED
     chain.resume()
     chain.end()
     assert chain.out == calm.out
@@ -377,6 +377,12 @@ def test_images_of_a_wave_that_are_not_whole(jobs, chain, program, rng, protocol
     assert result.of("image_lost")[0]["image"] == int(newest.name.rpartition("-")[2]), result.describe()
     assert result.of("returned")[0]["wave"] == int(older.name.rpartition("-")[2]), result.describe()
     assert chain.out == calm.out
+
+
+def recorded_wave(own):
+    """The newest wave that the record in a job's directory names."""
+    record = (own / "suspended").read_bytes()
+    return json.loads(record[56 : 56 + int.from_bytes(record[16:24], "little")])["about"]["wave"]
 
 
 def two_waves(job, chain):

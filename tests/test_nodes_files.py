@@ -136,7 +136,7 @@ def test_it_is_suspended_and_goes_on_elsewhere(jobs, chain, program, protocol, b
         assert chain.suspend()
     else:
         job.process.terminate()
-        assert job.wait().code == SUSPENDED
+        assert job.wait(lets_go=False).code == SUSPENDED
     chain.resume(options=["--nodes", "3", "-ppn", "2"])
     result = chain.end()
     assert nodes_of(result) == {"0", "1"}, "two ranks are on each node"
@@ -150,7 +150,7 @@ def test_a_notice_to_resurgo_run_suspends_the_job(jobs, chain, program):  # noqa
     job = chain.start(4, *program("heat"), *HEAT, options=options, protocol="blocking")
     job.opens_mpi()
     job.process.send_signal(signal.SIGUSR2)
-    assert job.wait().code == SUSPENDED
+    assert job.wait(lets_go=False).code == SUSPENDED
     chain.resume(options=["--nodes", "2"])
     chain.end()
     assert chain.out == calm.out
