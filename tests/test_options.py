@@ -112,7 +112,7 @@ def test_exit_codes_and_verbosity(jobs, program):
     assert result.code == 2 and "resurgo: exit codes: 2,0" in result.errors
 
 
-# The processors that every thread of each rank may use, printed again and again.
+# The processors that every thread of each rank may use, printed again and again. Near the end rank 0 waits for the test.
 BOUND = """
 import os, time
 from mpi4py import MPI
@@ -120,6 +120,8 @@ world = MPI.COMM_WORLD
 for i in range(60):
     world.allreduce(i)
     time.sleep(0.01)
+    while i == 50 and world.rank == 0 and not os.path.exists(os.environ["AWAITED"]):
+        time.sleep(0.01)
     if i % 20 == 19:
         threads = {tuple(sorted(os.sched_getaffinity(int(thread)))) for thread in os.listdir("/proc/self/task")}
         print("rank", world.rank, "runs on", *threads, flush=True)
@@ -151,11 +153,16 @@ def test_ranks_are_bound_as_by_mpiexec(jobs, binding):
 def test_later_lives_are_bound_as_the_first(jobs, files):
     """A life from the beginning, one from an image in memory, and one that is rebuilt from a file."""
     files = [*files, "--checkpoint-dir", jobs.directory / "images"] if files else []
-    faults = ["--fault", "rank=0,messages=10", "--fault", "rank=1,messages=90", "--checkpoint-at", "rank=1,messages=40"]
+    at = ["--fault", "rank=0,messages=10", "--checkpoint-at", "rank=1,messages=40"]
     cpus = sorted(os.sched_getaffinity(0))
     own = [cpus[-1], cpus[0]]
-    options = [*faults, *files, "-bind-to", f"user:{own[0]},{own[1]}"]
-    result = jobs.run(2, harness.PYTHON, "-c", BOUND, options=options, protocol="pessimistic").ok()
+    options = [*at, *files, "-bind-to", f"user:{own[0]},{own[1]}"]
+    job = jobs.start(2, harness.PYTHON, "-c", BOUND, options=options, protocol="pessimistic")
+    job.reach_event("caught_up", rank=0)
+    job.reach_event("image_written" if files else "checkpointed", rank=1)
+    job.strike([1])
+    job.reach_event("started", rank=1, life=2)
+    result = job.wait().ok()
     assert lines(result) == [f"rank {rank} runs on ({own[rank]},)" for rank in range(2) for _ in range(3)]
     begun = {(event["rank"], event["image"], event["from_file"]) for event in result.of("started") if event["life"] > 1}
     assert begun == {(0, 0, False), (1, 1, bool(files))}, result.describe()

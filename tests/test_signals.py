@@ -109,7 +109,8 @@ import os, signal, subprocess, sys, time
 job = subprocess.Popen(sys.argv[1:], process_group=0)
 pid, status = os.waitpid(job.pid, os.WUNTRACED)
 print("stopped", os.WIFSTOPPED(status), flush=True)
-time.sleep(0.3)
+while not os.path.exists("{jobs.directory}/continue"):
+    time.sleep(0.01)
 os.kill(job.pid, signal.SIGCONT)
 sys.exit(job.wait())
 """
@@ -124,6 +125,7 @@ sys.exit(job.wait())
     os.kill(launcher, signal.SIGTSTP)
     job.says(b"stopped True")
     job.reach(lambda: [state(job, rank) for rank in (0, 1)] == ["T", "T"], 5, "the ranks to stop")
+    (jobs.directory / "continue").touch()
     job.reach(lambda: "T" not in [state(job, rank) for rank in (0, 1)], 5, "the ranks to go on")
     over.touch()
     assert job.wait(20).ok().text.endswith("over\n")

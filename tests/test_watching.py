@@ -61,6 +61,7 @@ def test_what_ranks_do(waits, state, jobs):
     killed = jobs.resurgo("kill", "--rank", "1", job.process.pid).ok()
     assert killed.text == f"job {job.process.pid}: rank 1 (pid {told['ranks'][1]['pid']}) is killed\n"
     job.reach(lambda: state(job)["ranks"][1]["life"] == 2 and doing(state(job))[1] == "waiting", what="rank 1 to be back")
+    job.reach_event("caught_up", rank=1)
     told = state(job)
     assert (told["failures"], told["restarts"], told["ranks"][1]["restarts"]) == (1, 1, 1)
     assert told["messages"] >= before["messages"]
