@@ -114,12 +114,13 @@ def test_the_disk_of_an_event_logger_is_full(jobs, program, size, protocol):
         f"mount -t tmpfs -o size={size} none {small} && (dd if=/dev/zero of={small}/full bs=4k count=1 || true) 2> /dev/null && "
         f"TMPDIR={small} exec {harness.RESURGO} run -n 3 {options} {' '.join(map(str, heat))}"
     )
-    job = jobs.command(["unshare", "--mount", "bash", "-c", line], events=events)
+    job = jobs.command(["unshare", "--mount", "bash", "-c", line], events=events, env=jobs.unhurried())
     job.reach_event("event_logger_without_journal")
     assert job.reach(lambda: len(job.lives()) == 3, what="the ranks") and job.kill([1])
     job.reach_event("caught_up", rank=1)
     (first,) = (event["pid"] for event in job.events if event["event"] == "event_logger_started")
     os.kill(first, signal.SIGKILL)
+    job.reach_event("event_logger_started", epoch=2)
     result = job.wait(60).ok()
     assert result.out == calm.out and result.restarts == 1, result.describe()
     assert "No space left on device" in result.of("event_logger_without_journal")[0]["reason"]
