@@ -230,6 +230,12 @@ def stands_where(pid):
     return "\n    ".join(told)
 
 
+def stands_still(pid):
+    """Whether all threads of a process are stopped, or have ended."""
+    states = [Path(task, "stat").read_text().rpartition(")")[2].split()[0] for task in os.scandir(f"/proc/{pid}/task")]
+    return all(state in "TtZX" for state in states)
+
+
 def pressure():
     """The load of the machine."""
     load = Path("/proc/loadavg").read_text().strip()
@@ -387,6 +393,9 @@ class Job:
                 if select.select([handle], [], [], 0.001)[0] or time.monotonic() > end:
                     return False
             signal.pidfd_send_signal(handle, number)
+            # A thread that has no processor just now does not stop before it has one again.
+            while number == signal.SIGSTOP and not stands_still(pid) and time.monotonic() < end:
+                time.sleep(0.001)
         except OSError:
             return False
         finally:
