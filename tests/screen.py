@@ -12,6 +12,8 @@ import subprocess
 import termios
 import time
 
+from harness import Expired, patience
+
 CONTROL = re.compile(r"\x1b\[([?>]?)([\d;:]*)([ -/]*)([@-~])")
 
 
@@ -128,15 +130,16 @@ class Terminal:
     def shows(self, condition, timeout=20.0):
         """Waits until the text on the screen fulfils the condition (a function, or a pattern)."""
         holds = condition if callable(condition) else lambda text: re.search(condition, text, re.M)
-        end = time.monotonic() + timeout
+        end = time.monotonic() + patience(timeout)
         while not (found := holds(self.screen.text())):
-            assert time.monotonic() < end, f"{condition} is not shown\n{self.screen.text()}\n{self.raw[-300:]!r}"
+            if time.monotonic() > end:
+                raise Expired(f"{condition} is not shown\n{self.screen.text()}\n{self.raw[-300:]!r}")
             self.read()
         return found
 
     def wait(self, timeout=20.0):
         """Waits for the end of the program; it must leave the terminal as it was. Returns the exit status."""
-        end = time.monotonic() + timeout
+        end = time.monotonic() + patience(timeout)
         while self.process.poll() is None:
             assert time.monotonic() < end, f"it does not end\n{self.screen.text()}"
             self.read()

@@ -56,7 +56,7 @@ def same(jobs, job):
 def test_it_shows_what_the_job_is(waits, top, jobs, rng):  # noqa: F811
     job = waits(4, protocol="pessimistic", options=harness.MANY)
     terminal = top(job)
-    assert ranks(terminal.shows(same(jobs, job)) and terminal.screen.text())[1][3] == "waiting"
+    terminal.shows(lambda text: same(jobs, job)(text) and ranks(text)[1][3] == "waiting")
     for _ in range(5):
         job.kill([rng.randrange(4) for _ in range(2)])
         terminal.shows(same(jobs, job))
