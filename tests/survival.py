@@ -116,13 +116,15 @@ def compare(entry, result, file, expected):
     return result
 
 
-def survive(jobs, rng, command, entry, size, blows, expected, options=(), number=0, protocol=None, **how):
-    """One job under a storm of kills, compared with the undisturbed run."""
+def survive(jobs, rng, command, entry, size, blows, expected, options=(), number=0, protocol=None, images=False, **how):
+    """One job under a storm of kills, compared with the undisturbed run. `images`: there is one before the job is over."""
     calm, _ = expected
     file = jobs.directory / f"result{number}"
     job = jobs.start(size, *command, *arguments(entry, True, file), options=[*MANY, *options], protocol=protocol)
     struck = storm(job, rng, blows, max(0.3, calm.seconds), **how)
     print(f"{entry} on {size}: struck {struck}")
+    if images:
+        job.reach(lambda: job.of("checkpointed") or job.of("wave_complete"), what="an image")
     return compare(entry, job.wait(60 + 20 * calm.seconds + 2 * blows), file, expected)
 
 
