@@ -229,7 +229,8 @@ def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, pro
         command(jobs, "drain", job, "1").ok()
     moved = lambda: [event for event in job.events if event["event"] == "started" and event["node"] == "2"]
     job.reach(lambda: {event["rank"] for event in moved()} == set(here), what=f"moves of {here}")
-    assert all(event["image"] > 0 for event in moved()) and len(agents(job)) == 2
+    assert all(event["image"] > 0 for event in moved())
+    job.reach(lambda: len(agents(job)) == 2, what="the end of the node")
     if not killed:
         assert {event["rank"] for event in job.events if event["event"] == "started" and event["life"] > 1} == set(here)
     command(jobs, "remove-host", job, "0").ok()
@@ -309,6 +310,7 @@ def test_a_node_that_is_about_to_be_taken_away_is_left_in_time(jobs, program, by
     os.kill(doomed, signal.SIGUSR2)
     job.reach_event("node_left", timeout=30)
     os.kill(doomed, signal.SIGKILL)
+    job.reach_event("node_lost")
     result = result_after()
     (wave,) = [event["wave"] for event in result.of("returned")]
     assert wave == result.of("wave_complete")[0]["wave"] and len(result.of("node_lost")) == 1, result.describe()
