@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import time
 
 import pytest
 
