@@ -118,6 +118,7 @@ def test_servers_are_killed_while_waves_go_there(jobs, stores, program, rng, pro
     job.reach(lambda: len(stores.serves()) == 2)
     with stores.killed_all_the_time(rng, 0.5, 2.5):
         stores.reach_stored(2)
+        job.reach(lambda: b"was restarted" in job.err.read_bytes(), what="a server that is back")
         result = job.wait().ok()
     assert result.out == calm.out and "was restarted" in result.errors
     came_about(result.of("checkpoint_server_lost"), result)
@@ -150,8 +151,8 @@ def test_a_run_that_goes_on_starts_them_again(jobs, stores, program, rng):
     stores.reach_stored(2)
     pids = stores.serves()
     os.kill(job.process.pid, signal.SIGKILL)
-    job.wait()
-    end = time.monotonic() + 5
+    job.wait(lets_go=False)
+    end = time.monotonic() + 5 * harness.SLOWNESS
     while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < end:
         time.sleep(0.05)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids) and len(list(stores.home.iterdir())) == 2

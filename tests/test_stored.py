@@ -166,6 +166,7 @@ def test_a_suspended_job_is_in_its_place(jobs, stored, program, protocol):
 
 def test_what_is_kept_and_how_often(jobs, stored, program):
     stored.start(2, *program("heat"), *LONG, options=["--checkpoint-keep", "--stats"], more_of_it=";every=3;keep=1", protocol="blocking")
+    stored.reach_stored(3)
     result = stored.last.wait().ok()
     waves = stored.stored()
     assert all(wave % 3 == 0 for wave in waves[:1]) and len(waves) < len(result.of("wave_recorded")) / 2
@@ -261,7 +262,9 @@ def test_a_place_that_goes_away_costs_a_warning(jobs, stored, program):
 
 def test_a_slow_place_is_told_once(jobs, stored, program):
     calm = jobs.calm(2, *program("heat"), *LONG)
-    result = stored.start(2, *program("heat"), *LONG, more_of_it=";rate=200K", protocol="blocking").wait().ok()
+    job = stored.start(2, *program("heat"), *LONG, more_of_it=";rate=200K", protocol="blocking")
+    job.reach(lambda: b"waves come faster than dir:" in job.err.read_bytes(), what="the warning")
+    result = job.wait().ok()
     assert result.out == calm.out and result.errors.count("waves come faster than dir:") == 1, result.describe()
     in_time(result.seconds < 60, result.describe())
 
