@@ -192,7 +192,7 @@ def test_the_end_of_a_lost_launcher_is_told(ready, jobs):
     job = ready(1, options=["--notify", TELL], cwd=jobs.directory)
     job.process.send_signal(signal.SIGKILL)
     job.process.wait()
-    end = time.monotonic() + 20
+    end = time.monotonic() + harness.patience(20)
     while not (jobs.directory / "news").exists() or not news(jobs.directory):
         assert time.monotonic() < end, "nothing is told"
         time.sleep(0.02)

@@ -219,11 +219,6 @@ class Strangers(threading.Thread):
         self.join()
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -238,7 +233,7 @@ def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
     back."""
     heat = [*program("heat"), "200", "200", "12000"]
     calm = jobs.calm(3, *heat)
-    port = free_port()
+    port = harness.free_port()
     job = jobs.start(3, *heat, options=[*MANY, *options, f"127.0.0.1:{port}"])
     job.reach(lambda: len(job.lives()) == 3, what="the ranks")
     with Strangers(port) as strangers:
@@ -247,10 +242,10 @@ def test_hundreds_of_strangers_keep_no_rank_out(jobs, program, options):
             job.kill([rank])
             if not job.until_another("started"):
                 break
+        job.reach(lambda: strangers.cut > 100, what="many cut strangers")
         result = job.wait().ok()
     assert result.out == calm.out, result.describe()
     came_about(result.restarts >= 2, result)
-    assert strangers.cut > 100
 
 
 def listening(job):
