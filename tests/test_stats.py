@@ -132,8 +132,9 @@ PARTS = ["detect", "end", "fetch_image", "begin", "collect", "replay", "catch_up
 
 def test_parts_of_recoveries(jobs, program):
     """For a death at a known moment all parts are known, and add up."""
-    faults = ["--fault", "rank=1,messages=20000", "--fault", "rank=2,at=250ms"]
-    result, stats = measured(jobs, 3, *program("crash"), *RING, "40000", options=[*every("60ms"), *faults])
+    # So late that the rank is in MPI, also where starting it takes long.
+    faults = ["--fault", "rank=1,messages=20000", "--fault", "rank=2,at=1s"]
+    result, stats = measured(jobs, 3, *program("crash"), *RING, "100000", options=[*every("60ms"), *faults])
     each = stats["recoveries"]["each"]
     assert len(each) == 2 and stats["recoveries"]["left_out"] == 0, result.describe()
     for recovery in each:
