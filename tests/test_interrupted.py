@@ -379,12 +379,6 @@ def test_images_of_a_wave_that_are_not_whole(jobs, chain, program, rng, protocol
     assert chain.out == calm.out
 
 
-def recorded_wave(own):
-    """The newest wave that the record in a job's directory names."""
-    record = (own / "suspended").read_bytes()
-    return json.loads(record[56 : 56 + int.from_bytes(record[16:24], "little")])["about"]["wave"]
-
-
 def two_waves(job, chain):
     """Takes two waves that are both written down. Returns their files, by number."""
     ready(job)
