@@ -19,7 +19,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, slow
 from sealing import change_note, change_suspended, from_another_kernel, of_format_7
-from survival import agent_of, children_of, fillers, kill_snapshots, named, snapshots, states
+from survival import agent_of, children_of, fillers, named, snapshots, states
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

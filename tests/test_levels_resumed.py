@@ -8,7 +8,7 @@ import time
 import pytest
 
 import test_levels
-from harness import RESURGO, slow
+from harness import slow
 from test_interrupted import WAVES, interrupt, recorded
 from test_nodes import agents
 from test_nodes_files import own_disks  # noqa: F401

@@ -26,7 +26,7 @@ from survival import (
     undisturbed,
     without_the_one_or_the_other,
 )
-from test_causal import SPREADS, WAYS, journal_of, kill_logger, logger_of, node
+from test_causal import SPREADS, WAYS, journal_of, strike_logger, logger_of, node
 from test_image_files import survives_by_files, survives_damage, survives_without_two_files
 
 PESSIMISTIC = ["--protocol", "pessimistic", "--tolerate", "node"]
@@ -107,7 +107,7 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
     time.sleep(0.5)
     before = logger_of(job)
     os.truncate(journal_of(job), 0)
-    kill_logger(job)
+    strike_logger(job)
     job.reach(lambda: logger_of(job) != before, what="another event logger")
     # Until all ranks have told it what it lacks, losing a rank ends the job.
     before = len(job.out.read_bytes())
@@ -130,7 +130,7 @@ def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program)
     logger, file = logger_of(job), journal_of(job)
     job.reach(lambda: os.stat(file).st_size > 24 << 20, what="a long journal", timeout=60)
     job.reach(lambda: os.stat(file).st_blocks * 512 < 20 << 20, what="a file that takes less room", timeout=10)
-    kill_logger(job)
+    strike_logger(job)
     job.reach(lambda: logger_of(job) != logger, what="another event logger")
     job.kill([0, 1])
     result = job.wait(60).ok()
@@ -147,7 +147,7 @@ def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
         if job.over():  # and its event logger with it
             break
         before = logger_of(job)
-        kill_logger(job)
+        strike_logger(job)
         job.kill([rng.randrange(4)])
         if not job.until(lambda before=before: logger_of(job) != before, what="another event logger"):
             break

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-import harness
 from catalogue import BY_NAME, arguments
 from harness import by_rank, came_about, slow
 from test_interrupted import EVERY, chain, interrupt, recorded  # noqa: F401

@@ -9,7 +9,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, Entry, arguments
-from harness import MANY, RESURGO, by_rank, came_about, slow
+from harness import MANY, by_rank, came_about, slow
 from survival import survive, undisturbed
 from test_suspend import Chain, ready
 

@@ -5,7 +5,6 @@ up."""
 import json
 import os
 import signal
-import time
 
 import pytest
 

@@ -18,7 +18,7 @@ import pytest
 import harness
 import test_levels
 from harness import RESURGO, came_about, slow
-from test_interrupted import EVERY, WAVES, interrupt
+from test_interrupted import EVERY, WAVES
 from test_nodes_files import own_disks  # noqa: F401
 from test_stored import LONG, Stored, damage
 

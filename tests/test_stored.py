@@ -306,7 +306,7 @@ def test_a_lost_place_does_not_keep_a_job_from_going_on(jobs, stored, program, t
         if not stored.until_stored(2) or not stored.loses_all():
             break
     stored.go_on()
-    result = stored.end()
+    stored.end()
     assert stored.is_complete(calm) and not list(stored.place.iterdir())
     errors = stored.runs[1].result(0).errors
     assert len(re.findall("warning: wave .* could not be stored: dir:.*/other/place: there is no such place", errors)) == 1, errors

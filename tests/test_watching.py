@@ -7,7 +7,6 @@ import re
 import pytest
 
 import harness
-from harness import RESURGO
 
 # Rank 1 waits for a message that rank 0 sends once the file exists; rank 0 does not, and is not in MPI.
 WAITS = """
