@@ -167,6 +167,24 @@ fn a_wave_that_can_be_read_anywhere_is_returned_to() {
     run_one(Setting::GroupOnNodes, 20_050_779);
 }
 
+/// A node is lost while all return, or fetch images; what is readable nowhere needs no replica.
+#[test]
+fn all_return_once_for_each_lost_node() {
+    for seed in [15_186, 107_145] {
+        run_one(Setting::BlockingOnNodes, seed);
+    }
+    for seed in [8_863, 14_318] {
+        run_one(Setting::ChandyLamportOnNodes, seed);
+    }
+}
+
+/// Images come to be on one node before pieces are made of them; or one is back on its own, beside too few pieces.
+#[test]
+fn sets_have_as_many_pieces_as_can_be_on_nodes_of_their_own() {
+    run_one(Setting::BlockingWithParity, 13_647);
+    run_one(Setting::GroupWithParity, 203_663);
+}
+
 /// The only image of a rank is lost that logs have begun anew behind.
 #[test]
 fn a_rank_that_has_lost_its_image_returns_with_all_where_logs_begin_with_the_wave() {

@@ -237,6 +237,8 @@ impl Coordinator {
                 continue;
             }
             let standings = self.standings(number, sound);
+            // A broken set is made anew, or is whole again when an image is back on its node: perhaps with fewer pieces.
+            self.sets.look_again |= standings.contains(&Some(Standing::Broken));
             let is_weak = |standing: &Option<Standing>| matches!(standing, Some(Standing::Sound(pieces)) if *pieces < parity.parity as usize);
             let weak = (0..).zip(&standings).filter(|(_, standing)| is_weak(standing));
             let mut weak: Vec<Rank> = weak.map(|(rank, _)| rank).collect();
