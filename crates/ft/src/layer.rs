@@ -283,10 +283,18 @@ pub fn context(comm: Comm) -> Option<u32> {
     with(comm, |known| known.context)
 }
 
-/// A communicator is there, or must be known now.
+/// A communicator is there, or must be known now. It is whole without ranks that have failed before, but not without its
+/// members: one may have died while this rank was still in MPI_Init.
 pub fn learn(comm: Comm) {
     let ftmpi = provider::modes().map(|modes| OfFtMpi::new(modes, rules::all_failed()));
     learn_as(comm, COMM_NULL, ftmpi);
+    with(comm, |known| {
+        let everyone: Vec<u32> = known.everyone().collect();
+        if let Some(ftmpi) = &mut known.ftmpi {
+            ftmpi.absorbed.retain(|rank| !everyone.contains(rank));
+            known.tell_watched();
+        }
+    });
 }
 
 /// The same; it was made from `parent`.
