@@ -56,10 +56,11 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use resurgo_wire::control::{End, Job, Stream, ToAgent, ToDispatcher};
+use resurgo_wire::control::{End, Job, LongestTurns, Stream, ToAgent, ToDispatcher};
 use resurgo_wire::node_memory::event_of;
 
 use crate::connection::Connection;
+use crate::turns::Turns;
 use crate::{children, leftovers};
 use feed::Feed;
 use guest::Guest;
@@ -226,6 +227,8 @@ struct Work {
     survivors: Option<net::mapped::Mapped>,
     /// Bytes of output that the dispatcher still takes, and of repeated output.
     window: [u64; 2],
+    /// The loop's.
+    turns: Turns,
 }
 
 /// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input; an agent of another
@@ -263,11 +266,14 @@ impl Agent {
         while !self.stopped {
             self.control.flush()?;
             self.watch_control()?;
-            let count = match self.epoll.wait(&mut events, self.timeout()) {
+            let timeout = self.timeout();
+            self.turns.end();
+            let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
                 Err(nix::errno::Errno::EINTR) => 0,
                 Err(error) => return Err(error.into()),
             };
+            self.turns.begin();
             for event in &events[..count] {
                 match Source::from_token(event.data()) {
                     Some(Source::Control) if self.control_event()? => {}
@@ -590,7 +596,12 @@ impl Agent {
             let mut here = work.ranks.iter().enumerate().filter(|(rank, _)| work.is_here(*rank));
             store.close(self.finished, here.all(|(_, rank)| rank.has_ended_well()));
         }
-        self.send(&ToDispatcher::Stopped { statistics })?;
+        let mover = self.work.net.as_ref().map(net::Net::longest_turn);
+        let turns = LongestTurns {
+            agent_ns: self.turns.longest().as_nanos() as u64,
+            mover_ns: mover.map_or(0, |longest| longest.as_nanos() as u64),
+        };
+        self.send(&ToDispatcher::Stopped { statistics, turns })?;
         self.control.flush_all();
         self.stopped = true;
         Ok(())

@@ -69,6 +69,7 @@ use resurgo_wire::replica::Offer;
 use crate::children;
 use crate::faults::{Fault, Schedule, Victim};
 use crate::suspended::{Origin, Suspended};
+use crate::turns::Turns;
 use bus::Bus;
 pub use cluster::{Cluster, Host, Join, Launcher};
 use console::Console;
@@ -174,6 +175,8 @@ struct Dispatcher {
     plan: Option<Nodes>,
     front: Front,
     output: Output,
+    /// The loop's.
+    turns: Turns,
     bus: Bus,
     servers: Servers,
     about: About,
@@ -314,6 +317,7 @@ impl Dispatcher {
         self.bus.tell(Event::NodesWere {
             nodes: &nodes,
             of_rank: &of_rank,
+            turn: self.turns.longest(),
         });
         self.bus.ended(code, &statistics, Instant::now());
         self.end_metrics(code);
@@ -361,7 +365,9 @@ impl Dispatcher {
         self.output.mind_silence(now);
         self.output.say(self.bus.take_text());
 
+        self.turns.end();
         let ready = self.wait(now)?;
+        self.turns.begin();
         if ready.signals {
             while let Some(signal) = self.front.signals.next()? {
                 self.signalled(signal);

@@ -39,6 +39,7 @@ mod stream;
 pub mod suspended;
 pub mod sys;
 pub mod trampoline;
+mod turns;
 pub mod units;
 
 /// Descriptors the launcher uses beside those of the ranks.

@@ -55,6 +55,14 @@ impl Stream {
     }
 }
 
+/// The longest turns of the loops of an agent: processor time from the end of one wait to the beginning of the next, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LongestTurns {
+    pub agent_ns: u64,
+    /// 0 where there is one node.
+    pub mover_ns: u64,
+}
+
 /// Counters of one life of a rank, as it left them in the node memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LifeStatistics {
@@ -529,6 +537,7 @@ pub enum ToDispatcher {
     /// Nothing of the job runs any more.
     Stopped {
         statistics: Vec<LifeStatistics>,
+        turns: LongestTurns,
     },
 }
 
@@ -712,6 +721,10 @@ mod tests {
             }),
             ToDispatcher::Stopped {
                 statistics: vec![LifeStatistics::default()],
+                turns: LongestTurns {
+                    agent_ns: 12_000_000,
+                    mover_ns: 3,
+                },
             },
         ];
         let mut bytes = Vec::new();

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use resurgo_protocol::kinds::Kept;
-use resurgo_wire::control::{Job, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
+use resurgo_wire::control::{Job, LongestTurns, OUTPUT_WINDOW, ToAgent, ToDispatcher, appnums};
 
 use super::chores::Chores;
 use super::feed::Feed;
@@ -26,6 +26,7 @@ use crate::binding;
 use crate::connection::Connection;
 use crate::stream::Tls;
 use crate::sys::open_nameless;
+use crate::turns::Turns;
 
 /// An agent that has no job yet, or whose job could not begin.
 pub(super) struct Waiting {
@@ -136,7 +137,8 @@ impl Waiting {
                     }
                     ToAgent::End { .. } => {
                         let statistics = Vec::new();
-                        self.control.send(&ToDispatcher::Stopped { statistics })?;
+                        let turns = LongestTurns::default();
+                        self.control.send(&ToDispatcher::Stopped { statistics, turns })?;
                         self.control.flush_all();
                         return Ok(Launched::NotNeeded);
                     }
@@ -334,6 +336,7 @@ impl Work {
             survivors: None,
             recording: None,
             window: [OUTPUT_WINDOW; 2],
+            turns: Turns::default(),
         })
     }
 }

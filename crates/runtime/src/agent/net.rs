@@ -64,6 +64,7 @@ struct Former {
     lost: Vec<u32>,
     /// What the dispatcher knows of deliveries.
     vouched: Vec<Event>,
+    longest_turn_ns: u64,
 }
 
 /// The agent's end of the mover.
@@ -99,6 +100,7 @@ impl Net {
             returned: Vec::new(),
             lost: Vec::new(),
             vouched: Vec::new(),
+            longest_turn_ns: 0,
         };
         Net::after(former, job, plan, memory, listener)
     }
@@ -112,6 +114,7 @@ impl Net {
             returned,
             lost,
             vouched,
+            longest_turn_ns,
         } = former;
         let shared = Arc::new(Shared {
             memory: Arc::new(Mapped::new(memory.file(), memory.layout)?),
@@ -120,6 +123,7 @@ impl Net {
             answers: Mutex::default(),
             bell,
             told: EventFd::from_flags(FLAGS)?,
+            longest_turn_ns: longest_turn_ns.into(),
         });
         let tls = Tls::of_job(job)?;
         let may = job.protocol.may_be_direct(job.tolerate_node);
@@ -182,8 +186,12 @@ impl Net {
             returned: Vec::new(),
             lost: Vec::new(),
             vouched: Vec::new(),
+            longest_turn_ns: self.shared.longest_turn_ns.load(Ordering::Relaxed),
         }
     }
+
+    /// The longest turn of the mover's loop.
+    pub fn longest_turn(&self) -> Duration { Duration::from_nanos(self.shared.longest_turn_ns.load(Ordering::Relaxed)) }
 
     /// Ranks of other nodes do not sleep here: the mover takes what is for them, unless ranks here call them.
     fn tell_ranks(&self) {

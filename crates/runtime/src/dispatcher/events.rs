@@ -73,11 +73,12 @@ pub enum Event<'a> {
     Error {
         reason: &'a str,
     },
-    /// Figures of several nodes, and the node of each rank.
+    /// Figures of several nodes, and the node of each rank; the longest turn of the dispatcher's loop.
     #[serde(skip)]
     NodesWere {
         nodes: &'a [NodeFigures],
         of_rank: &'a [usize],
+        turn: Duration,
     },
     /// What each channel memory held; none where it gives no report.
     #[serde(skip)]

@@ -65,8 +65,8 @@ impl Dispatcher {
             To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => {
                 self.node_lost(node, Death::Ended);
             }
-            To::Stopped { statistics } => {
-                if self.agents.has_stopped(node, statistics) {
+            To::Stopped { statistics, turns } => {
+                if self.agents.has_stopped(node, statistics, turns) {
                     self.gather_statistics();
                 }
                 self.end_servers();

@@ -14,7 +14,7 @@ use resurgo_protocol::Membership;
 use resurgo_protocol::membership::{Change, Death, Timing};
 use resurgo_protocol::policy::End;
 use resurgo_wire::console;
-use resurgo_wire::control::{AGENT, LifeStatistics, ToAgent, ToDispatcher};
+use resurgo_wire::control::{AGENT, LifeStatistics, LongestTurns, ToAgent, ToDispatcher};
 
 use super::cluster::SSH_FAILED;
 use super::ends::how_ended;
@@ -229,6 +229,7 @@ pub struct Agents {
     standings: Vec<Standing>,
     /// The statistics of each node that has ended the job for good.
     stopped: Vec<Option<Vec<LifeStatistics>>>,
+    turns: Vec<Option<LongestTurns>>,
     /// Measured logs of nodes, until all nodes have reported.
     measured: BTreeMap<usize, Vec<u64>>,
     /// How many nodes have no process of a rank since the halt.
@@ -273,6 +274,8 @@ pub struct NodeFigures {
     /// The images of other nodes that it has got, and those of them that were made anew.
     pub images: (u64, u64),
     pub held: HeldForOthers,
+    /// Of its agent's loops; none: it was lost.
+    pub turns: Option<LongestTurns>,
 }
 
 /// How often the dispatcher checks whether an agent with a broken connection has ended.
@@ -302,6 +305,7 @@ impl Agents {
             helpers: Helpers::default(),
             standings: vec![Standing::There],
             stopped: vec![None],
+            turns: vec![None],
             measured: BTreeMap::new(),
             halted: 0,
             membership: None,
@@ -319,6 +323,7 @@ impl Agents {
         Agents {
             standings: vec![Standing::There; nodes.len()],
             stopped: vec![None; nodes.len()],
+            turns: vec![None; nodes.len()],
             nodes,
             helpers,
             measured: BTreeMap::new(),
@@ -351,6 +356,7 @@ impl Agents {
         self.nodes.push(node);
         self.standings.push(Standing::There);
         self.stopped.push(None);
+        self.turns.push(None);
         number
     }
 
@@ -395,6 +401,7 @@ impl Agents {
             silence: watched.silences[number].1,
             images: watched.images[number],
             held: watched.held[number],
+            turns: self.turns[number],
         };
         self.nodes.iter().enumerate().map(figures).collect()
     }
@@ -508,8 +515,9 @@ impl Agents {
     }
 
     /// This node has ended the job. Returns whether all have.
-    pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>) -> bool {
+    pub fn has_stopped(&mut self, node: usize, statistics: Vec<LifeStatistics>, turns: LongestTurns) -> bool {
         self.stopped[node] = Some(statistics);
+        self.turns[node] = Some(turns);
         self.have_stopped()
     }
 

@@ -39,6 +39,7 @@ use crate::faults::Schedule;
 use crate::flush::{self, DISPATCHERS, Secrets, Site};
 use crate::limits;
 use crate::suspended::Suspended;
+use crate::turns::Turns;
 
 /// For the key of checkpoint servers, which is on their disks: it tells nothing about that of the job.
 const SERVERS: &str = "resurgo 2026-11-27 checkpoint servers of a job";
@@ -113,6 +114,7 @@ impl Dispatcher {
             verdict: None,
             interrupted: false,
             stopped: None,
+            turns: Turns::default(),
         };
         (dispatcher.suspension.files, dispatcher.images.flushes) = (files, flushes);
         dispatcher.tell_missing(&started.missing);

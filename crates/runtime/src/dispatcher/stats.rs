@@ -187,6 +187,8 @@ pub struct Stats {
     places: Vec<PlaceStats>,
     /// Several nodes, and which each rank is on.
     nodes: (Vec<NodeFigures>, Vec<usize>),
+    /// Of the dispatcher's loop.
+    longest_turn: Duration,
     /// From requests to complete images or waves.
     checkpoint_time: Duration,
     /// Written to files.
@@ -218,6 +220,7 @@ impl Stats {
             channel_memories: Vec::new(),
             places: Vec::new(),
             nodes: Default::default(),
+            longest_turn: Duration::ZERO,
             checkpoint_time: Duration::ZERO,
             image_bytes: 0,
             stalls: Stalls::default(),
@@ -556,8 +559,9 @@ impl Sink for Stats {
                 wave, lost: Some(lost), ..
             } => self.returned(wave, lost, now),
             Event::ReturnsTogether { .. } => self.coordinated = true,
-            Event::NodesWere { nodes, of_rank } => {
+            Event::NodesWere { nodes, of_rank, turn } => {
                 self.nodes = (nodes.to_vec(), of_rank.to_vec());
+                self.longest_turn = turn;
             }
             Event::ChannelMemoriesHeld { held } => self.channel_memories = held.to_vec(),
             Event::LastCounters { statistics } => self.ended(statistics, now),

@@ -21,6 +21,7 @@ use super::peer::{Identity, Peer, Trouble};
 use super::shared::{Answer, Command, Shared};
 use crate::reception::{Framing, Reception, Stranger};
 use crate::sys::random;
+use crate::turns::Turns;
 
 /// How often it looks for strangers that are too slow to prove the key.
 const LOOK: Duration = Duration::from_millis(200);
@@ -159,7 +160,9 @@ impl Mover {
         let mut events = [EpollEvent::empty(); 64];
         let mut count = 0;
         let shared = self.shared.clone();
+        let mut turns = Turns::default();
         loop {
+            turns.begin();
             let held = shared.hold();
             let done = self.turn(&events[..count], &held);
             let is_busy = match done {
@@ -177,6 +180,8 @@ impl Mover {
                 false => self.timeout(),
             };
             drop(held);
+            let longest = turns.end().as_nanos() as u64;
+            shared.longest_turn_ns.fetch_max(longest, Ordering::Relaxed);
             count = self.epoll.wait(&mut events, timeout).unwrap_or(0);
         }
     }

@@ -1,5 +1,6 @@
 //! The messages between the agent and its mover.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::eventfd::EventFd;
@@ -52,6 +53,8 @@ pub struct Shared {
     pub bell: Arc<EventFd>,
     /// Wakes the agent.
     pub told: EventFd,
+    /// Of the mover's loop, [`crate::turns`].
+    pub longest_turn_ns: AtomicU64,
 }
 
 impl Shared {

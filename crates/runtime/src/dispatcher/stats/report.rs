@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use resurgo_wire::control::LongestTurns;
 use resurgo_wire::counters::{COSTS, Cost, Costs, Sizes, up_to};
 use resurgo_wire::node_memory::SEGMENT;
 use serde_json::{Map, Value, json};
@@ -133,6 +134,7 @@ struct NodeStats<'a> {
 
 impl NodeStats<'_> {
     fn json(&self) -> Value {
+        let turn = |of: fn(&LongestTurns) -> u64| self.figures.turns.as_ref().map(|turns| of(turns) as f64 / 1e9);
         json!({
             "node": self.number, "name": self.figures.name, "ranks": self.ranks, "messages_to_other_nodes": self.messages,
             "bytes_to_other_nodes": self.bytes, "lost_at": self.figures.lost.map(|lost| lost.as_secs_f64()),
@@ -140,6 +142,8 @@ impl NodeStats<'_> {
             "images_of_others": self.figures.images.0, "made_anew": self.figures.images.1,
             "held_image_bytes": self.figures.held.images, "held_piece_bytes": self.figures.held.pieces,
             "most_held_bytes": self.figures.held.most,
+            "longest_turn_seconds": turn(|turns| turns.agent_ns),
+            "longest_mover_turn_seconds": turn(|turns| turns.mover_ns),
         })
     }
 
@@ -150,6 +154,7 @@ impl NodeStats<'_> {
             silence,
             images,
             held,
+            turns: _,
         } = self.figures;
         let images = match images {
             (0, _) => String::new(),
@@ -282,6 +287,7 @@ impl Stats {
             "exit_code": outcome.code,
             "wall_seconds": outcome.wall.as_secs_f64(),
             "complete": outcome.is_complete,
+            "longest_turn_seconds": self.longest_turn.as_secs_f64(),
             "total": self.all().json(),
             "ranks": ranks.collect::<Vec<_>>(),
             "channel_memories": self.channel_memories,
