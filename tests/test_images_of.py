@@ -173,6 +173,28 @@ def test_refused(jobs, kind):
         came_about(taken and taken[-1] > times[-1], result, "an image after that")
 
 
+@pytest.mark.parametrize("protocol", ["auto", slow("pessimistic"), "blocking", slow("chandy-lamport"), slow("group")])
+@pytest.mark.parametrize("kind", [kind if kind in OFTEN else slow(kind) for kind in REFUSED])
+@pytest.mark.gate("socket-auto", "child-auto", "of_others-blocking")
+def test_no_loss_is_larger_for_images_that_are_refused(jobs, kind, protocol):
+    """A rank is lost while it can have no image: as many ranks begin again as without --checkpoint-every. Images come by
+    themselves when they can be taken."""
+    if kind == "guarded" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):
+        pytest.skip("before Linux 6.15 only private memory has guard pages")
+    calm = jobs.calm(2, *command(f"refused {kind}"))
+    job = jobs.start(2, *command(f"refused {kind}"), options=["--checkpoint-every", "20ms"], protocol=protocol)
+    refused = lambda event: event["rank"] == 1 and event["reason"].startswith(REFUSED[kind])
+    job.reach(lambda: any(map(refused, job.of("not_checkpointed"))), what="a refusal")
+    job.kill([1])
+    result = job.wait().ok()
+    assert result.out == calm.out and result.program_errors == b"", result.describe()
+    begun = sorted(event["rank"] for event in result.of("started") if event["life"] > 1)
+    assert begun == ([1] if protocol in ("auto", "pessimistic") else [0, 1]), result.describe()
+    last = max(event["time"] for event in result.of("not_checkpointed") if refused(event))
+    of_all = "checkpointed" if protocol == "pessimistic" else "wave_complete"
+    came_about(any(event["time"] > last for event in result.of(of_all)), result, "images after that")
+
+
 def test_an_event_loop_of_python_begins_again(jobs, program):
     """It looks at its process number, which would be another one, and has a pair of sockets."""
     command = [*program("asyncio_sums.py"), "400"]
