@@ -267,13 +267,13 @@ impl Agent {
             self.control.flush()?;
             self.watch_control()?;
             let timeout = self.timeout();
-            self.turns.end();
+            self.work.turns.end();
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
                 Err(nix::errno::Errno::EINTR) => 0,
                 Err(error) => return Err(error.into()),
             };
-            self.turns.begin();
+            self.work.turns.begin();
             for event in &events[..count] {
                 match Source::from_token(event.data()) {
                     Some(Source::Control) if self.control_event()? => {}
@@ -598,7 +598,7 @@ impl Agent {
         }
         let mover = self.work.net.as_ref().map(net::Net::longest_turn);
         let turns = LongestTurns {
-            agent_ns: self.turns.longest().as_nanos() as u64,
+            agent_ns: self.work.turns.longest().as_nanos() as u64,
             mover_ns: mover.map_or(0, |longest| longest.as_nanos() as u64),
         };
         self.send(&ToDispatcher::Stopped { statistics, turns })?;

@@ -14,7 +14,9 @@ pub struct Turns {
 
 impl Turns {
     /// A wait is over.
-    pub fn begin(&mut self) { self.begun = Some(used()); }
+    pub fn begin(&mut self) {
+        self.begun = Some(used());
+    }
 
     /// The next wait begins. Returns the longest turn so far.
     pub fn end(&mut self) -> Duration {
@@ -24,11 +26,15 @@ impl Turns {
         self.longest
     }
 
-    pub fn longest(&self) -> Duration { self.longest }
+    pub fn longest(&self) -> Duration {
+        self.longest
+    }
 }
 
 /// Processor time of this thread.
-fn used() -> Duration { clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into) }
+fn used() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Into::into)
+}
 
 #[cfg(test)]
 mod tests {

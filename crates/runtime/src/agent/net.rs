@@ -28,6 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use resurgo_protocol::causal::Event;
@@ -191,7 +192,9 @@ impl Net {
     }
 
     /// The longest turn of the mover's loop.
-    pub fn longest_turn(&self) -> Duration { Duration::from_nanos(self.shared.longest_turn_ns.load(Ordering::Relaxed)) }
+    pub fn longest_turn(&self) -> Duration {
+        Duration::from_nanos(self.shared.longest_turn_ns.load(Ordering::Relaxed))
+    }
 
     /// Ranks of other nodes do not sleep here: the mover takes what is for them, unless ranks here call them.
     fn tell_ranks(&self) {
