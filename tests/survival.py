@@ -254,13 +254,6 @@ def states(pid):
     return found - set("ZX")
 
 
-def stop(job, rank):
-    """Stops a rank. A thread of it that has no processor at this moment could still take its part in an image."""
-    job.strike([rank], signal.SIGSTOP)
-    pid, _ = job.lives()[rank]
-    job.reach(lambda: states(pid) == {"T"}, what=f"rank {rank} to stand still")
-
-
 def snapshots(job):
     """Processes that sleep as images."""
     return named("resurgo-image", job.processes())

@@ -11,7 +11,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import MANY, by_rank, came_about, slow, storm
 from survival import (
-    A_SOCKET_FOR_A_WHILE, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, stop, survive, undisturbed,
+    A_SOCKET_FOR_A_WHILE, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots, of_catalogue, soak, survive, undisturbed,
 )
 
 OFTEN = every("20ms")
@@ -171,7 +171,7 @@ def test_an_image_is_lost(jobs, program):
     job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGUSR1)
     job.reach_event("wave_complete")
-    stop(job, 1)  # the next wave begins at once, and would bring another image
+    job.strike([1], signal.SIGSTOP)  # the next wave begins at once, and would bring another image
     assert kill_snapshots(job, 2) == 1
     job.reach_event("image_lost")
     job.kill([0])

@@ -23,7 +23,6 @@ from survival import (
     kill_snapshots,
     of_catalogue,
     soak,
-    stop,
     survive,
     undisturbed,
     without_the_one_or_the_other,
@@ -196,7 +195,7 @@ def test_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program)
     job.process.send_signal(signal.SIGUSR1)
     job.reach(lambda: {event["rank"] for event in job.of("checkpointed")} == {0, 1, 2})
     # While it is stopped, it cannot have a new image before it dies.
-    stop(job, 1)
+    job.strike([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
     job.kill([1])

@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -114,9 +113,12 @@ def server(tmp_path):
     os.makedirs("/run/sshd", exist_ok=True)
     for name in ("host", "own"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
-    process = None
-    while not process:
-        port, process = begin_server(tmp_path)
+    port = harness.free_port()
+    (tmp_path / "server").write_text(
+        f"HostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/own.pub\nStrictModes no\nPidFile none\nUsePAM no\n"
+        f"PermitRootLogin yes\nMaxStartups 200\nListenAddress 127.0.0.1\nPort {port}\nSetEnv HOME={tmp_path}\n"
+        f'AcceptEnv RESURGO_TEST_MARK\nForceCommand exec unshare {harness.OWN_NAMESPACE} sh -c "$SSH_ORIGINAL_COMMAND"\n'
+    )
     (tmp_path / "known").write_text(f"all {(tmp_path / 'host.pub').read_text()}")
     (tmp_path / "client").write_text(
         f"Host {HOST}*\nHostName 127.0.0.1\nPort {port}\nHostKeyAlias all\nUserKnownHostsFile {tmp_path}/known\n"
@@ -124,30 +126,15 @@ def server(tmp_path):
     )
     (script := tmp_path / "ssh").write_text(f'#!/bin/sh\nexec ssh -F {tmp_path}/client "$@"\n')
     script.chmod(0o755)
-    yield ["-launcher", "ssh", "-launcher-exec", script]
-    process.kill()
-    process.wait()
-
-
-def begin_server(tmp_path):
-    """The port and the process of an ssh server; no process if somebody else has taken the port meanwhile."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "server").write_text(
-        f"HostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/own.pub\nStrictModes no\nPidFile none\nUsePAM no\n"
-        f"PermitRootLogin yes\nMaxStartups 200\nListenAddress 127.0.0.1\nPort {port}\nSetEnv HOME={tmp_path}\n"
-        f'AcceptEnv RESURGO_TEST_MARK\nForceCommand exec unshare {harness.OWN_NAMESPACE} sh -c "$SSH_ORIGINAL_COMMAND"\n'
-    )
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen([sshd.SERVER, "-D", "-e", "-f", tmp_path / "server"], stderr=log)
     end = time.monotonic() + harness.patience(20)
     while b"Server listening" not in (said := (tmp_path / "log").read_bytes()):
-        if process.poll() is not None and b"Address already in use" in (tmp_path / "log").read_bytes():
-            return port, None
         assert process.poll() is None and time.monotonic() < end, said
         time.sleep(0.02)
-    return port, process
+    yield ["-launcher", "ssh", "-launcher-exec", script]
+    process.kill()
+    process.wait()
 
 
 def below(pid):

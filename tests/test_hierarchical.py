@@ -10,7 +10,7 @@ import pytest
 import harness
 from catalogue import arguments
 from harness import MANY, by_rank, came_about, storm
-from survival import PROGRAMS, every, kill_snapshots, of_catalogue, soak, stop, survive, undisturbed
+from survival import PROGRAMS, every, kill_snapshots, of_catalogue, soak, survive, undisturbed
 from test_stats import measured
 
 PAIRS = ["--group-size", "2"]
@@ -162,7 +162,7 @@ def test_a_sleeping_image_is_lost(jobs, program):
     job.process.send_signal(signal.SIGUSR1)
     for ranks in ([0, 1], [2, 3]):
         job.reach_event("wave_complete", ranks=ranks)
-    stop(job, 1)  # the next wave of its group begins at once, and would bring another image
+    job.strike([1], signal.SIGSTOP)  # the next wave of its group begins at once, and would bring another image
     assert kill_snapshots(job, 0) == 1
     job.reach_event("image_lost")
     job.kill([2])

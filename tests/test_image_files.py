@@ -68,8 +68,7 @@ def kill_with_snapshots(job, rank, before=lambda: None):
     come."""
     job.kill([rank], signal.SIGSTOP)  # so that no other snapshot of it appears meanwhile
     with contextlib.suppress(harness.Absent, OSError):
-        pid, agent = job.lives()[rank][0], agent_of(job, rank)
-        soon(lambda: states(pid) <= {"T"})
+        agent = agent_of(job, rank)
         children = children_of(agent)
         soon(lambda: not without_name(job, children))
         killed = snapshots(job)

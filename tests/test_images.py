@@ -26,7 +26,6 @@ from survival import (
     ring,
     snapshots,
     soak,
-    stop,
     survive,
     undisturbed,
     without_the_one_or_the_other,
@@ -161,7 +160,7 @@ def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
     """Messages from before the image are forgotten: the job ends, and says why."""
     job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
     # While it is stopped, it cannot have a new image before it dies.
-    stop(job, 1)
+    job.strike([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
     job.kill([1])

@@ -11,8 +11,8 @@
 //!
 //! The ranks that have their waves together are a *unit*: all ranks of the job, or each group for itself. Without waves
 //! every rank has its images alone. An image is a *copy* of the rank's process, which sleeps, or a *file*, or both. The
-//! last [`Plan::kept`] complete files stay. What others may forget follows the oldest of them: a life begins from it when the
-//! newer one cannot be used.
+//! last [`Plan::kept`] complete files stay. What others may forget follows the oldest of them: a life begins from it when
+//! the newer one cannot be used.
 //!
 //! Each life has a number: the n-th process asked for its rank. Facts about another life than the present one are old,
 //! and change nothing.
