@@ -7,7 +7,7 @@
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
 # all            that, and what tests and benchmarks need (the default)
-# slurm          that, and Slurm, for tests/test_slurm.py
+# slurm          that, and Slurm, for tests/nodes/test_slurm.py
 # s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
 # wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
 # docs           what makes a site of the documentation (make docs)

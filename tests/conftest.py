@@ -16,6 +16,9 @@ import pytest
 
 import harness
 
+pytest_plugins = ["fixtures"]
+pytest.register_assert_rewrite(*(path.stem for path in (harness.ROOT / "tests/lib").glob("*.py") if path.stem != "harness"))
+
 
 def pytest_addoption(parser):
     group = parser.getgroup("resurgo")
