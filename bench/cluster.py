@@ -148,8 +148,13 @@ class Cluster:
         """Pulls out the node's cable: the node notices nothing, and nothing arrives."""
         ip("link", "set", self.link(node), "down")
 
+    def isolate(self, node):
+        """Somewhere in the network everything to and from the node is dropped; its cable is whole. A kernel that notices a pulled cable
+        sends again every half second; here TCP doubles its pauses."""
+        ip("link", "set", self.link(node), "nomaster")
+
     def heal(self, node):
-        ip("link", "set", self.link(node), "up")
+        ip("link", "set", self.link(node), "master", self.bridge, "up")
 
     def shape(self, node, rate):
         """Lets both directions of the node's link carry at most `rate` (of tc: "1gbit")."""

@@ -16,7 +16,7 @@ import pytest
 
 import harness
 
-pytest_plugins = ["fixtures"]
+pytest_plugins = ["shared_fixtures"]
 pytest.register_assert_rewrite(*(path.stem for path in (harness.ROOT / "tests/lib").glob("*.py") if path.stem != "harness"))
 
 

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(not cluster.is_possible(), reason="network names
 LEASE = 3.0
 
 
-def begin(jobs, nodes, program, protocol, launcher=None):
+def begin(jobs, nodes, program, protocol, launcher=None, lease=LEASE):
     """A job of four ranks on three nodes; returns when all ranks compute."""
     launcher = launcher or ["-launcher", "ssh", "-launcher-exec", nodes.bin / "ssh"]
-    options = ["-hosts", nodes.hosts(2), *launcher, "--lease", f"{LEASE:g}s"]
+    options = ["-hosts", nodes.hosts(2), *launcher, "--lease", f"{lease:g}s"]
     job = jobs.start(4, *program(HEAT[0]), *HEAT[1:], options=options, protocol=protocol)
     job.says(b"step 500 ")
     return job
@@ -68,7 +68,21 @@ def test_a_link_that_comes_back_costs_time_only(jobs, nodes, program, protocol, 
         time.sleep(LEASE * part)
         nodes.heal(node)
     result = finished(job, nodes)
-    assert "has died" not in result.errors and result.restarts == 0
+    assert not result.of("node_lost") and result.restarts == 0, result.describe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["blocking", "auto"])
+def test_signs_of_life_come_before_tcp_sends_again(jobs, nodes, program, protocol):
+    """Nothing arrives for 8 s of a lease of 9. The pauses of TCP double: it would send again after 12.6 s, and nodes are lost after 12."""
+    job = begin(jobs, nodes, program, protocol, lease=9)
+    for node in (1, 2):
+        nodes.isolate(node)
+        time.sleep(8)
+        nodes.heal(node)
+        time.sleep(1)
+    result = finished(job, nodes)
+    assert not result.of("node_lost") and result.restarts == 0, result.describe()
 
 
 def test_a_machine_reached_by_the_real_ssh_is_switched_off(jobs, nodes, program, tmp_path):

@@ -46,10 +46,15 @@ fn last_error() -> io::Error {
     io::Error::last_os_error()
 }
 
+/// As `stream.rs` of the runtime has them: the longest pause of the kernel before it sends again, and how long it tries.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+const LONGEST_PAUSE: u32 = 1_000;
+const TRIES: u32 = 924_600;
+
 /// Without this, small messages wait for one another. One congestion control of the kernel's makes each connection slow where the
-/// network is near: the usual one does not.
+/// network is near: the usual one does not. After a cut, what was on its way arrives within a second (Linux 6.15).
 fn make_fast(socket: &Socket) {
-    let on = 1i32;
+    let (on, pause, tries) = (1i32, LONGEST_PAUSE, TRIES);
     let mut name = [0u8; 16];
     let mut length = name.len() as libc::socklen_t;
     let (fd, tcp) = (socket.descriptor(), libc::IPPROTO_TCP);
@@ -59,6 +64,9 @@ fn make_fast(socket: &Socket) {
         libc::getsockopt(fd, tcp, libc::TCP_CONGESTION, name.as_mut_ptr().cast(), &mut length);
         if name.starts_with(b"bbr") {
             libc::setsockopt(fd, tcp, libc::TCP_CONGESTION, b"cubic".as_ptr().cast(), 5);
+        }
+        if libc::setsockopt(fd, tcp, TCP_RTO_MAX_MS, (&raw const pause).cast(), 4) == 0 {
+            libc::setsockopt(fd, tcp, libc::TCP_USER_TIMEOUT, (&raw const tries).cast(), 4);
         }
     }
 }

@@ -175,8 +175,6 @@ struct Dispatcher {
     plan: Option<Nodes>,
     front: Front,
     output: Output,
-    /// The loop's.
-    turns: Turns,
     bus: Bus,
     servers: Servers,
     about: About,
@@ -218,6 +216,8 @@ struct Front {
     wake: PipeReader,
     /// When waiting commands get their next progress line.
     progress_due: Option<Instant>,
+    /// The loop's.
+    turns: Turns,
 }
 
 /// The description of the job for reports.
@@ -271,6 +271,8 @@ struct Ready {
     agents: Vec<bool>,
     signals: bool,
     wake: bool,
+    /// Heartbeats as datagrams.
+    beats: bool,
     consoles: bool,
     servers: bool,
     coming: bool,
@@ -317,7 +319,7 @@ impl Dispatcher {
         self.bus.tell(Event::NodesWere {
             nodes: &nodes,
             of_rank: &of_rank,
-            turn: self.turns.longest(),
+            turn: self.front.turns.longest(),
         });
         self.bus.ended(code, &statistics, Instant::now());
         self.end_metrics(code);
@@ -365,9 +367,9 @@ impl Dispatcher {
         self.output.mind_silence(now);
         self.output.say(self.bus.take_text());
 
-        self.turns.end();
+        self.front.turns.end();
         let ready = self.wait(now)?;
-        self.turns.begin();
+        self.front.turns.begin();
         if ready.signals {
             while let Some(signal) = self.front.signals.next()? {
                 self.signalled(signal);
@@ -375,6 +377,9 @@ impl Dispatcher {
         }
         if ready.wake {
             let _ = self.front.wake.read(&mut [0u8; 64]);
+        }
+        if ready.beats {
+            self.agents.answer_beats();
         }
         self.mind_writers();
         self.mind_timeout();
@@ -468,6 +473,8 @@ impl Dispatcher {
         let mut ready = vec![readable(self.front.signals.as_fd()), readable(self.front.wake.as_fd())];
         let agents = ready.len();
         ready.extend(self.agents.descriptors());
+        let beats = ready.len();
+        ready.extend(self.agents.beats().map(readable));
         let consoles = ready.len();
         ready.extend(self.front.console.descriptors());
         let servers = ready.len();
@@ -486,7 +493,8 @@ impl Dispatcher {
         Ok(Ready {
             signals: any(0..1),
             wake: any(1..agents),
-            agents: (agents..consoles).map(|at| any(at..at + 1)).collect(),
+            agents: (agents..beats).map(|at| any(at..at + 1)).collect(),
+            beats: any(beats..consoles),
             consoles: any(consoles..servers),
             servers: any(servers..coming),
             coming: any(coming..stdin_at),

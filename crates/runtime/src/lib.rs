@@ -4,6 +4,7 @@
 pub mod advice;
 pub mod agent;
 mod background;
+mod beats;
 pub mod binding;
 pub mod channel_memory;
 mod children;

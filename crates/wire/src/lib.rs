@@ -1,6 +1,7 @@
 //! All bytes that two processes of Resurgo must agree on: the node memory that an agent shares with its ranks, and the
 //! frames of the connections.
 
+pub mod beats;
 pub mod channel_memory;
 #[cfg(feature = "control")]
 pub mod console;

@@ -18,7 +18,7 @@ use super::serving::Serving;
 use super::store::Store;
 use crate::connection::Connection;
 use crate::stream::{Stream, Tls};
-use crate::{interfaces, invited, likeness, limits, machine, server_process, since_boot};
+use crate::{beats, interfaces, invited, likeness, limits, machine, server_process, since_boot};
 
 /// How long the agent tries one address of the dispatcher.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -40,6 +40,8 @@ pub(super) struct Guest {
     is_known: bool,
     timing: Timing,
     lease: Lease,
+    /// Heartbeats as datagrams, as far as they pass.
+    beats: Option<beats::Sent>,
     /// How this node learns that it is about to be taken away.
     pub preemption: Preemption,
     /// Standard input: when it closes, the agent ends. None: its starter is a helper, whose end must not end it.
@@ -87,6 +89,7 @@ impl Guest {
             mesh: Vec::new(),
             copies: copies.local_addr()?.port(),
             servers: serving.places()?,
+            beats: crate::sys::random()?,
             alike,
             directory: store
                 .as_ref()
@@ -102,6 +105,7 @@ impl Guest {
             is_known: false,
             timing,
             lease: Lease::waiting(timing, since_boot()),
+            beats: None,
             preemption: invitation.preemption.clone(),
             life_line,
             mesh,
@@ -118,6 +122,9 @@ impl Guest {
     fn introduce(&mut self, control: &mut Connection) -> io::Result<()> {
         self.arrival.mesh = addresses(&self.invitation, control, self.mesh.local_addr()?.port())?;
         self.lease = Lease::waiting(self.timing, since_boot());
+        let to = control.peer_address().zip(self.invitation.beats);
+        let to = to.map(|(peer, port)| SocketAddr::new(peer.ip(), port));
+        self.beats = to.and_then(|to| beats::Sent::to(to, self.arrival.beats, self.invitation.key).ok());
         // A broken connection shows when it is read.
         let _ = control.send(&ToDispatcher::Arrived(self.arrival.clone()));
         Ok(())
@@ -164,8 +171,13 @@ impl Guest {
     /// # Errors
     /// The lease ran out long ago.
     pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<Option<bool>> {
+        let answered = self.beats.as_ref().map_or(Vec::new(), beats::Sent::answered);
+        answered.into_iter().for_each(|number| self.answered(number));
         match self.lease.poll(since_boot()) {
-            Some(Duty::Beat { number }) => control.send(&ToDispatcher::Beat { number }).map(|()| None),
+            Some(Duty::Beat { number }) => {
+                self.beats.iter().for_each(|beats| beats.send(number));
+                control.send(&ToDispatcher::Beat { number }).map(|()| None)
+            }
             Some(Duty::Hold) => Ok(Some(true)),
             Some(Duty::GoOn) => Ok(Some(false)),
             Some(Duty::End) => Err(io::Error::new(
@@ -330,6 +342,7 @@ mod tests {
             directory: None,
             serve: None,
             has_life_line: true,
+            beats: None,
         }
     }
 

@@ -35,7 +35,7 @@ use super::start_error::{StartError, cannot};
 use crate::connection::Connection;
 use crate::reception::Reception;
 use crate::stream::Tls;
-use crate::{interfaces, invited, likeness, server_process};
+use crate::{beats, interfaces, invited, likeness, server_process};
 
 /// How long a node's agent may take to arrive.
 const LAUNCH: Duration = Duration::from_secs(60);
@@ -98,6 +98,8 @@ pub struct Launching {
     /// What server nodes run.
     serve: Option<Serve>,
     alike: Alike,
+    /// Hears heartbeats as datagrams, until the job begins.
+    beats: Option<beats::Heard>,
     /// The machines of hosts whose agents have arrived.
     machines: Vec<(Host, String)>,
 }
@@ -126,7 +128,7 @@ impl Arrived {
 
     /// It is a node of the job.
     pub fn into_node(self) -> Node {
-        Node::of(self.host.name, self.number, self.process, self.connection)
+        Node::of(self.host.name, self.number, self.process, self.connection).with_beats(self.arrival.beats)
     }
 
     /// It is not needed.
@@ -148,6 +150,8 @@ impl Arrived {
 pub struct Launched {
     pub nodes: Vec<Node>,
     pub helpers: Helpers,
+    /// Hears heartbeats as datagrams.
+    pub beats: Option<beats::Heard>,
     /// Each agent's plan of the nodes.
     pub plans: Vec<Nodes>,
     /// What each found in the job's directory.
@@ -220,6 +224,7 @@ pub fn launch(
         plans: (0..arrived.len() as u32).map(plan).collect(),
         nodes: arrived.into_iter().map(Arrived::into_node).collect(),
         helpers: std::mem::take(&mut launching.helpers),
+        beats: launching.beats.take(),
         missing,
         launching,
     })
@@ -425,6 +430,8 @@ impl Launching {
             let listener = server_process::listen_for(&addresses, terms.port)?;
             Ok(Door::new(listener, Server::Join, 1, join::key_of(&terms.token)))
         });
+        // Without it there are the heartbeats on connections.
+        let beats = beats::Heard::listen(&addresses, key).ok();
         let own_umask = umask(Mode::empty());
         umask(own_umask);
         let mut launching = Launching {
@@ -446,8 +453,10 @@ impl Launching {
                 has_life_line: true,
                 preemption: cluster.preemption.clone(),
                 interface: cluster.interface.clone(),
+                beats: beats.as_ref().and_then(|beats| beats.port().ok()),
             },
             agents,
+            beats,
             door: door.transpose().map_err(cannot("listen for nodes that join"))?,
             guests: Vec::new(),
             helpers: Helpers::default(),

@@ -1,9 +1,12 @@
 //! A node of the job, as the dispatcher knows it: the agent there, and the connection to it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -13,6 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use resurgo_protocol::Membership;
 use resurgo_protocol::membership::{Change, Death, Timing};
 use resurgo_protocol::policy::End;
+use resurgo_wire::beats::NAME_BYTES;
 use resurgo_wire::console;
 use resurgo_wire::control::{AGENT, LifeStatistics, LongestTurns, ToAgent, ToDispatcher};
 
@@ -20,8 +24,8 @@ use super::cluster::SSH_FAILED;
 use super::ends::how_ended;
 use super::helpers::{Complaints, Helpers};
 use super::start_error::{StartError, cannot};
-use crate::children;
 use crate::connection::{Connection, Received};
+use crate::{beats, children};
 
 pub struct Node {
     /// As the user calls it; none: it is this machine alone.
@@ -35,6 +39,8 @@ pub struct Node {
     /// Complaints of the agent or its launcher.
     complaints: Complaints,
     connection: Connection,
+    /// By what its heartbeats as datagrams are known.
+    beats: [u8; NAME_BYTES],
 }
 
 impl Node {
@@ -57,6 +63,7 @@ impl Node {
             life_line: None,
             complaints: Complaints::none(),
             connection: Connection::new(ours).map_err(cannot("talk to the agent"))?,
+            beats: [0; NAME_BYTES],
         })
     }
 
@@ -69,7 +76,13 @@ impl Node {
             complaints: process.as_mut().map_or_else(Complaints::none, Complaints::of),
             process,
             connection,
+            beats: [0; NAME_BYTES],
         }
+    }
+
+    /// The same, with the name of its heartbeats as datagrams.
+    pub fn with_beats(self, beats: [u8; NAME_BYTES]) -> Node {
+        Node { beats, ..self }
     }
 
     /// The address at which it reached this machine, on several nodes.
@@ -244,8 +257,11 @@ struct Watched {
     lease: Duration,
     clock: Duration,
     read: Instant,
-    /// Per node: its last message, and its longest silence.
+    /// Per node: its last message or datagram, and its longest silence.
     silences: Vec<(Duration, Duration)>,
+    /// Per node: its last message on its connection, and the number of its last heartbeat as a datagram.
+    spoke: Vec<(Duration, u64)>,
+    beats: Option<beats::Heard>,
     /// The time of its loss.
     lost: Vec<Option<Instant>>,
     /// The images of other nodes that it has got, and those of them that were made anew.
@@ -285,6 +301,9 @@ const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How often it looks whether agents have ended at the end of the job.
 const LOOK_AT_END: Duration = Duration::from_millis(1);
+/// For how many leases a connection may be silent while datagrams pass: a cut lasts up to a lease and a margin, and
+/// TCP needs as much again.
+const CUTS: u32 = 3;
 /// An agent has only one life so far.
 const LIFE: u64 = 1;
 
@@ -294,6 +313,12 @@ impl Watched {
         self.clock += read.saturating_duration_since(self.read).min(self.lease / 2);
         self.read = read;
         self.clock
+    }
+
+    fn was_heard(&mut self, number: usize, now: Duration) {
+        let (heard, longest) = &mut self.silences[number];
+        *longest = (*longest).max(now.saturating_sub(*heard));
+        *heard = now;
     }
 }
 
@@ -313,7 +338,7 @@ impl Agents {
     }
 
     /// Those of several nodes. `lease`: how long each goes on without a message from here.
-    pub fn several(nodes: Vec<Node>, helpers: Helpers, lease: Duration) -> Agents {
+    pub fn several(nodes: Vec<Node>, helpers: Helpers, lease: Duration, beats: Option<beats::Heard>) -> Agents {
         let count = nodes.len();
         let mut membership = Membership::new(Timing::of_lease(lease));
         for node in 0..nodes.len() {
@@ -334,6 +359,8 @@ impl Agents {
                 clock: Duration::ZERO,
                 read: Instant::now(),
                 silences: vec![Default::default(); count],
+                spoke: vec![Default::default(); count],
+                beats,
                 lost: vec![None; count],
                 images: vec![(0, 0); count],
                 held: vec![HeldForOthers::default(); count],
@@ -349,6 +376,7 @@ impl Agents {
             // A new number cannot be taken.
             let _ = watched.membership.join(number as u32, now);
             watched.silences.push((now, Duration::ZERO));
+            watched.spoke.push((now, 0));
             watched.lost.push(None);
             watched.images.push((0, 0));
             watched.held.push(HeldForOthers::default());
@@ -623,9 +651,8 @@ impl Agents {
             if watched.membership.heard(number as u32, LIFE, now).is_err() {
                 return Ok((Vec::new(), false));
             }
-            let (heard, longest) = &mut watched.silences[number];
-            *longest = (*longest).max(now.saturating_sub(*heard));
-            *heard = now;
+            watched.was_heard(number, now);
+            watched.spoke[number].0 = now;
         }
         let received = self.nodes[number].hear()?;
         let has_stopped = |message: &ToDispatcher| matches!(message, ToDispatcher::Stopped { .. });
@@ -639,6 +666,33 @@ impl Agents {
             self.breaks(number);
         }
         Ok((received.messages, received.closed && self.membership.is_none()))
+    }
+
+    /// Where heartbeats come as datagrams.
+    pub fn beats(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.membership.as_ref()?.beats.as_ref()?.as_fd())
+    }
+
+    /// Answers the heartbeats that have come as datagrams. They count while the node's connection may still come back
+    /// to life: TCP takes up to twice the length of a cut.
+    pub fn answer_beats(&mut self) {
+        let Some(watched) = &mut self.membership else { return };
+        let came = watched.beats.as_ref().map_or(Vec::new(), beats::Heard::all);
+        let now = watched.now();
+        for (beat, from) in came {
+            let Some(number) = self.nodes.iter().position(|node| node.beats == beat.of) else {
+                continue;
+            };
+            let (spoke, last) = watched.spoke[number];
+            let counts = self.standings[number] == Standing::There
+                && beat.number > last
+                && now.saturating_sub(spoke) < watched.lease * CUTS;
+            if counts && watched.membership.heard(number as u32, LIFE, now).is_ok() {
+                watched.was_heard(number, now);
+                watched.spoke[number].1 = beat.number;
+                watched.beats.iter().for_each(|beats| beats.answer(beat, from));
+            }
+        }
     }
 
     /// The connection of one of several nodes is broken: it counts as lost when nothing of it can run any more.
@@ -682,57 +736,5 @@ impl Agents {
             }
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lost_node_is_told_by_its_agents_end_or_by_its_silence() {
-        let lost = |script: &str, is_silent: bool| {
-            let (ours, _theirs) = UnixStream::pair().unwrap();
-            let mut process = Command::new("sh").args(["-c", script]).spawn().unwrap();
-            if !is_silent {
-                process.wait().unwrap();
-            }
-            let mut node = Node::of("n2".to_string(), 0, Some(process), Connection::new(ours).unwrap());
-            let Lost { words, cause } = node.end(is_silent);
-            assert!(words.contains("node n2"), "{words}");
-            (words, cause)
-        };
-        for (script, how, cause) in [
-            (
-                "kill -9 $$",
-                "has died (killed by SIGKILL)",
-                "its agent was killed by SIGKILL",
-            ),
-            // As the agent's parent on another machine tells it.
-            (
-                "exit 139",
-                "has died (killed by SIGSEGV)",
-                "its agent was killed by SIGSEGV",
-            ),
-            (
-                "exit 1",
-                "has died (exited with code 1)",
-                "its agent exited with code 1",
-            ),
-            ("exit 255", "has ended (pid ", "the connection to its agent has ended"),
-        ] {
-            let found = lost(script, false);
-            assert!(found.0.contains(how) && found.1 == cause, "{script}: {found:?}");
-        }
-        let (words, cause) = lost("exec sleep 600", true);
-        assert!(words.starts_with("node n2 cannot be reached ("), "{words}");
-        assert_eq!(cause, "it cannot be reached");
-    }
-
-    #[test]
-    fn an_agent_without_a_process_here_has_gone() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut node = Node::of("n3".to_string(), 0, None, Connection::new(ours).unwrap());
-        assert_eq!(node.last_words(), "the agent of node n3 has gone");
     }
 }

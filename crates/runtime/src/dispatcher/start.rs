@@ -114,7 +114,6 @@ impl Dispatcher {
             verdict: None,
             interrupted: false,
             stopped: None,
-            turns: Turns::default(),
         };
         (dispatcher.suspension.files, dispatcher.images.flushes) = (files, flushes);
         dispatcher.tell_missing(&started.missing);
@@ -234,6 +233,7 @@ impl Front {
             watchers: Default::default(),
             wake,
             progress_due: None,
+            turns: Turns::default(),
         })
     }
 }
@@ -481,6 +481,7 @@ fn start_agents(
     let Launched {
         nodes,
         helpers,
+        beats,
         plans,
         sights,
         arrivals,
@@ -488,7 +489,7 @@ fn start_agents(
         launching,
     } = launched;
     Ok(Started {
-        agents: Agents::several(nodes, helpers, cluster.lease),
+        agents: Agents::several(nodes, helpers, cluster.lease, beats),
         plans,
         sights,
         arrivals,

@@ -97,6 +97,9 @@ pub struct Invitation {
     pub serve: Option<Serve>,
     /// The end of standard input ends the agent.
     pub has_life_line: bool,
+    /// The port for heartbeats as datagrams ([`crate::beats`]); none: the dispatcher takes none.
+    #[serde(default)]
+    pub beats: Option<u16>,
 }
 
 /// What a helper is told, on its standard input: the agents to start.
@@ -243,6 +246,9 @@ pub struct Arrival {
     /// Of each server, the port at which it listens and the number of its process.
     #[serde(default)]
     pub servers: Vec<(u16, u32)>,
+    /// By what its heartbeats as datagrams are known.
+    #[serde(default)]
+    pub beats: [u8; crate::beats::NAME_BYTES],
 }
 
 /// What must be the same on all nodes: ranks move between them, with their memory.
