@@ -11,6 +11,7 @@ mod giving;
 mod known;
 mod link;
 pub(super) mod mapped;
+mod mesh;
 mod mirror;
 mod mover;
 mod outgoing;
@@ -42,6 +43,7 @@ use crate::stream::Tls;
 use crate::sys::random;
 use known::Knowing;
 use mapped::Mapped;
+use mesh::Mesh;
 use mirror::Ends;
 use mover::Mover;
 use outgoing::Habits;
@@ -156,7 +158,8 @@ impl Net {
         net.tell_ranks();
         let knowing = Knowing::new(job, &lost, vouched);
         let of_lost = (ends, lacks, returned);
-        let mover = Mover::new(net.shared.clone(), own, habits, listener, plan, of_lost, knowing)?;
+        let mesh = Mesh::new(net.shared.memory.clone(), habits, of_lost, knowing);
+        let mover = Mover::new(net.shared.clone(), own, mesh, listener, plan)?;
         let thread = std::thread::Builder::new().name("resurgo mover".into());
         net.thread = Some(thread.spawn(move || mover.run())?);
         Ok(net)

@@ -1,21 +1,16 @@
-//! Another node: the connection to it, the data that it has yet to get, and the copy of its ranks' writes.
+//! The connection to another node: calls, input and output of a [`Conversation`].
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::EpollFlags;
-use resurgo_protocol::causal::Event;
 use resurgo_wire::control::MOST_NODES;
 use resurgo_wire::frame::Error;
 use resurgo_wire::handshake::{Greeting, Hello, KEY_BYTES, Server};
 use resurgo_wire::mesh::Frame;
-use resurgo_wire::node_memory::events_of;
 
-use super::known::Unusable;
 use super::link::{Link, Moved};
-use super::mirror::{Foreign, Mirror};
-use super::outgoing::Outgoing;
-use super::tail::{Damaged, Tail};
+use super::mesh::{Conversation, Trouble};
 use crate::stream::Tls;
 
 /// Bytes prepared for sending at a time.
@@ -46,7 +41,6 @@ enum Stage {
 }
 
 pub struct Peer {
-    pub node: u32,
     addresses: Vec<SocketAddr>,
     next_address: usize,
     calls: bool,
@@ -54,62 +48,22 @@ pub struct Peer {
     /// When to call, or to call again without an answer, if at all.
     call_at: Option<Instant>,
     pause: Duration,
-    pub outgoing: Outgoing,
-    pub mirror: Mirror,
-    /// Flushes that it has answered.
-    pub flushed: Vec<u64>,
-    /// What is known there.
-    pub told: Vec<Event>,
     /// There is more output than the socket takes.
     pub is_full: bool,
-    /// The node is lost, and its ranks do not begin again.
-    pub is_lost: bool,
-}
-
-/// Why the job cannot go on.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    #[error(transparent)]
-    Damaged(#[from] Damaged),
-    #[error("node {node} has proved the job's key, and sends what is no message: {error}")]
-    Garbled { node: u32, error: Error },
-    #[error(transparent)]
-    Foreign(#[from] Foreign),
-    #[error(transparent)]
-    Unusable(#[from] Unusable),
 }
 
 impl Peer {
     /// `calls`: this node calls, and not the other.
-    pub fn new(node: u32, addresses: Vec<SocketAddr>, calls: bool, outgoing: Outgoing, mirror: Mirror) -> Peer {
+    pub fn new(addresses: Vec<SocketAddr>, calls: bool) -> Peer {
         Peer {
-            node,
             addresses,
             next_address: 0,
             calls,
             stage: Stage::None,
             call_at: calls.then(Instant::now),
             pause: FIRST_PAUSE,
-            outgoing,
-            mirror,
-            flushed: Vec::new(),
-            told: Vec::new(),
             is_full: false,
-            is_lost: false,
         }
-    }
-
-    /// Sets the number of ranks, and which are here and on the other node.
-    ///
-    /// # Errors
-    /// Input that had waited for this is invalid.
-    pub fn grow(&mut self, ranks: usize, here: &[u32], there: &[u32]) -> Result<(), Trouble> {
-        self.outgoing.grow(here, there);
-        self.mirror.grow(ranks, here, there);
-        if let Stage::Open(link) = &mut self.stage {
-            self.mirror.say_ranks(link.output.end());
-        }
-        self.hear_all()
     }
 
     pub fn call_at(&self) -> Option<Instant> {
@@ -123,9 +77,12 @@ impl Peer {
         }
     }
 
-    /// Whether to read input now: not before its epoch has begun here.
-    pub fn listens(&self) -> bool {
-        !self.mirror.is_behind()
+    /// The output of the connection, if it stands.
+    fn output(&mut self) -> Option<&mut Vec<u8>> {
+        match &mut self.stage {
+            Stage::Open(link) => Some(link.output.end()),
+            _ => None,
+        }
     }
 
     /// Whether to wait for room in the socket.
@@ -134,13 +91,13 @@ impl Peer {
     }
 
     /// Calls the other node.
-    pub fn call(&mut self, own: &Identity, nonce: [u8; KEY_BYTES]) {
+    pub fn call(&mut self, with: &mut Conversation, own: &Identity, nonce: [u8; KEY_BYTES]) {
         self.call_at = Some(Instant::now() + ANSWER);
         let address = self.addresses.get(self.next_address % self.addresses.len().max(1));
         self.next_address += 1;
         let link = address.and_then(|address| Link::call(*address, own.tls.as_ref()).ok());
         let Some(mut link) = link else {
-            return self.hang_up();
+            return self.hang_up(with);
         };
         let hello = Hello {
             rank: own.node,
@@ -158,27 +115,20 @@ impl Peer {
     ///
     /// # Errors
     /// Its first input is invalid, or a rank has written a damaged log.
-    pub fn called(&mut self, link: Link) -> Result<(), Trouble> {
-        self.outgoing.close();
-        self.begin(link)?;
-        self.hear_all()
+    pub fn called(&mut self, with: &mut Conversation, link: Link) -> Result<(), Trouble> {
+        self.begin(with, link)?;
+        self.hear_all(with)
     }
 
-    fn begin(&mut self, mut link: Link) -> Result<(), Trouble> {
+    fn begin(&mut self, with: &mut Conversation, mut link: Link) -> Result<(), Trouble> {
         self.call_at = None;
-        self.mirror.close();
-        self.mirror.settle(None)?;
-        if self.mirror.waits() {
-            // The ends of its copies are certain once no rank writes: soon.
-            self.hang_up();
-            return Ok(());
+        if with.begin(link.address(), link.output.end())? {
+            self.stage = Stage::Open(link);
+            self.is_full = false;
+            self.pause = FIRST_PAUSE;
+        } else {
+            self.hang_up(with);
         }
-        self.mirror.begin_connection(link.address());
-        self.mirror.say_where(link.output.end());
-        self.stage = Stage::Open(link);
-        self.told.clear();
-        self.is_full = false;
-        self.pause = FIRST_PAUSE;
         Ok(())
     }
 
@@ -186,62 +136,50 @@ impl Peer {
     ///
     /// # Errors
     /// A rank has written a damaged log.
-    pub fn tend(&mut self, now: Instant) -> Result<(), Trouble> {
-        let out = match &mut self.stage {
-            Stage::Open(link) => Some(link.output.end()),
-            _ => None,
-        };
-        self.mirror.settle(out)?;
-        self.outgoing.look_again(now)?;
-        Ok(())
-    }
-
-    /// When [`Self::tend`] is due.
-    pub fn due(&self) -> Option<Instant> {
-        let soon = self.mirror.waits().then(Instant::now);
-        soon.into_iter().chain(self.outgoing.giving.due()).min()
+    pub fn tend(&mut self, with: &mut Conversation, now: Instant) -> Result<(), Trouble> {
+        with.tend(now, self.output())
     }
 
     /// The connection is broken. The calling side calls again.
-    pub fn hang_up(&mut self) {
-        self.mirror.close();
+    pub fn hang_up(&mut self, with: &mut Conversation) {
         self.stage = Stage::None;
         self.is_full = false;
-        self.outgoing.close();
+        with.end();
         if self.calls {
             self.call_at = Some(Instant::now() + self.pause);
             self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// The node is lost, and its ranks do not begin again: nothing goes there or comes from there.
+    /// The node is lost, and its ranks do not begin again: nobody calls.
     pub fn lose(&mut self) {
-        (self.is_lost, self.calls) = (true, false);
+        self.calls = false;
         self.call_at = None;
-        self.hang_up();
-        self.flushed.extend(self.outgoing.give_up_flushes());
+        self.stage = Stage::None;
+        self.is_full = false;
     }
 
-    /// All logs are emptied.
+    /// There are new ranks.
     ///
     /// # Errors
     /// Input that had waited for this is invalid.
-    pub fn begin_epoch(&mut self, number: u64) -> Result<(), Trouble> {
-        self.outgoing.begin_epoch(number);
-        self.mirror.begin_epoch(number);
-        self.hear_all()
+    pub fn grow(&mut self, with: &mut Conversation) -> Result<(), Trouble> {
+        if let Some(out) = self.output() {
+            with.say_ranks(out);
+        }
+        self.hear_all(with)
     }
 
     /// Reads input.
     ///
     /// # Errors
     /// The job cannot go on.
-    pub fn receive(&mut self, what: EpollFlags) -> Result<(), Trouble> {
+    pub fn receive(&mut self, with: &mut Conversation, what: EpollFlags) -> Result<(), Trouble> {
         let is_over = what.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
         let moved = match &mut self.stage {
             Stage::None => return Ok(()),
             // The other node sends unused input again.
-            Stage::Open(_) if self.mirror.is_behind() => match is_over {
+            Stage::Open(_) if !with.listens() => match is_over {
                 true => Moved::Gone,
                 false => Moved::Nothing,
             },
@@ -249,38 +187,41 @@ impl Peer {
             Stage::Calling(link, _) | Stage::Open(link) => link.read(),
         };
         match moved {
-            Moved::Some => self.hear_all(),
+            Moved::Some => self.hear_all(with),
             Moved::Nothing => Ok(()),
             Moved::Gone => {
-                self.hang_up();
+                self.hang_up(with);
                 Ok(())
             }
         }
     }
 
-    /// Also input that the socket no longer shows.
-    fn hear_all(&mut self) -> Result<(), Trouble> {
-        self.hear()?;
+    /// Takes all input, also what the socket no longer shows.
+    ///
+    /// # Errors
+    /// It is invalid.
+    pub fn hear_all(&mut self, with: &mut Conversation) -> Result<(), Trouble> {
+        self.hear(with)?;
         while let Stage::Calling(link, _) | Stage::Open(link) = &mut self.stage
             && link.holds()
-            && !self.mirror.is_behind()
+            && with.listens()
         {
             if link.read() == Moved::Gone {
-                self.hang_up();
+                self.hang_up(with);
                 return Ok(());
             }
-            self.hear()?;
+            self.hear(with)?;
         }
         Ok(())
     }
 
-    fn hear(&mut self) -> Result<(), Trouble> {
-        self.hear_greeting()?;
-        self.hear_frames()
+    fn hear(&mut self, with: &mut Conversation) -> Result<(), Trouble> {
+        self.hear_greeting(with)?;
+        self.hear_frames(with)
     }
 
     /// Answers the other node's proof, if this one has called.
-    fn hear_greeting(&mut self) -> Result<(), Trouble> {
+    fn hear_greeting(&mut self, with: &mut Conversation) -> Result<(), Trouble> {
         if let Stage::Calling(link, greeting) = &mut self.stage {
             let answer = match link.frame() {
                 Ok(None) => return Ok(()),
@@ -292,79 +233,31 @@ impl Peer {
             };
             let Ok((word, used)) = answer else {
                 // Another program may have the port of a node that is lost. Who is lost, the dispatcher decides.
-                self.hang_up();
+                self.hang_up(with);
                 return Ok(());
             };
             link.take(used);
             Frame::Handshake(word).encode(link.output.end());
             if let Stage::Calling(link, _) = std::mem::replace(&mut self.stage, Stage::None) {
-                self.begin(link)?;
+                self.begin(with, link)?;
             }
         }
         Ok(())
     }
 
-    fn hear_frames(&mut self) -> Result<(), Trouble> {
+    fn hear_frames(&mut self, with: &mut Conversation) -> Result<(), Trouble> {
         let Stage::Open(link) = &mut self.stage else {
             return Ok(());
         };
-        let (mirror, outgoing) = (&mut self.mirror, &mut self.outgoing);
-        while !mirror.is_behind() {
-            let node = self.node;
+        let mut answers = Vec::new();
+        while with.listens() {
+            let node = with.node;
             let frame = link.frame().map_err(|error| Trouble::Garbled { node, error })?;
             let Some((frame, used)) = frame else { break };
-            let mut answer = None;
-            match frame {
-                Frame::Ranks { count } => mirror.hear_ranks(count as usize),
-                Frame::Epoch { number } => mirror.hear_epoch(number),
-                Frame::Position {
-                    source,
-                    destination,
-                    reference,
-                    place,
-                } => {
-                    if mirror.is_current() {
-                        let place = place as usize;
-                        outgoing.position(source, destination, Tail { reference, place });
-                    }
-                }
-                Frame::Behind {
-                    source,
-                    destination,
-                    generation,
-                    reference,
-                    place,
-                } => {
-                    if mirror.is_current() {
-                        let place = place as usize;
-                        outgoing.behind((source, destination), generation, Tail { reference, place });
-                    }
-                }
-                Frame::Begin => outgoing.open(),
-                Frame::Lacks { source } => outgoing.is_lacked(source),
-                Frame::Returned { source } => {
-                    if mirror.is_current() {
-                        mirror.has_returned(source);
-                    }
-                }
-                Frame::Known { events } => {
-                    if mirror.is_current() {
-                        self.told.extend(events_of(events));
-                    }
-                }
-                Frame::Flush { number } => answer = Some(Frame::Flushed { number }),
-                Frame::Flushed { number } => {
-                    if outgoing.flushed(number) {
-                        self.flushed.push(number);
-                    }
-                }
-                frame => mirror.take(&frame)?,
-            }
+            with.take(&frame, &mut answers)?;
             link.take(used);
-            if let Some(answer) = answer {
-                answer.encode(link.output.end());
-            }
         }
+        link.output.end().append(&mut answers);
         Ok(())
     }
 
@@ -372,14 +265,14 @@ impl Peer {
     ///
     /// # Errors
     /// The job cannot go on.
-    pub fn pump(&mut self) -> Result<bool, Trouble> {
+    pub fn pump(&mut self, with: &mut Conversation) -> Result<bool, Trouble> {
         for _ in 0..TURN {
             let link = match &mut self.stage {
                 Stage::None => return Ok(false),
                 Stage::Calling(link, _) => link,
                 Stage::Open(link) => {
                     if link.output.bytes().len() < BATCH {
-                        self.outgoing.fill(link.output.end(), BATCH)?;
+                        with.fill(link.output.end(), BATCH)?;
                     }
                     link
                 }
@@ -395,11 +288,11 @@ impl Peer {
                     return Ok(false);
                 }
                 Moved::Gone => {
-                    self.hang_up();
+                    self.hang_up(with);
                     return Ok(false);
                 }
             }
         }
-        Ok(self.outgoing.has_news())
+        Ok(with.has_news())
     }
 }

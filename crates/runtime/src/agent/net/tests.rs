@@ -1,6 +1,7 @@
 //! Movers of several nodes in one process, with threads that play ranks, over connections that break.
 
 mod ranks;
+mod simulated;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,6 +14,7 @@ use resurgo_protocol::Protocol;
 use resurgo_wire::mesh::{Frame, Table};
 use resurgo_wire::node_memory::{arena, header};
 
+use super::mesh::Conversation;
 use super::mirror::Mirror;
 use super::outgoing::Outgoing;
 use super::peer::Peer;
@@ -450,17 +452,18 @@ fn a_node_that_is_called_and_says_nothing_is_waited_for_asleep() {
     let (_listeners, doors) = listeners(1);
     let outgoing = Outgoing::new(memory.clone(), LOGS_ALONE, vec![1], vec![0], 3);
     let mirror = Mirror::new(memory, &[1], &[0], 3);
-    let mut peer = Peer::new(0, doors, true, outgoing, mirror);
+    let mut with = Conversation::new(0, outgoing, mirror);
+    let mut peer = Peer::new(doors, true);
     let own = Identity {
         node: 1,
         key: [7; 32],
         tls: None,
     };
-    peer.call(&own, [1; 32]);
+    peer.call(&mut with, &own, [1; 32]);
     assert!(peer.wants_room(), "until the connection stands");
     let until = Instant::now() + PATIENCE;
     while peer.wants_room() {
-        peer.pump().unwrap();
+        peer.pump(&mut with).unwrap();
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -60,6 +60,8 @@ struct Log {
     begun: u64,
     /// Serial and slot.
     segments: VecDeque<(u64, usize)>,
+    /// How many segments stood before them.
+    gone: usize,
     consumed: u64,
     /// Written bytes of the present message.
     done: Option<usize>,
@@ -71,7 +73,9 @@ pub struct Place {
     segment: usize,
     place: usize,
     begun: u64,
+    /// From the first one that there has ever been.
     segments: usize,
+    done: Option<usize>,
 }
 
 pub struct Sender<'a> {
@@ -93,6 +97,7 @@ impl<'a> Sender<'a> {
             place: 0,
             begun: 0,
             segments: VecDeque::new(),
+            gone: 0,
             consumed: 0,
             done: None,
         };
@@ -163,6 +168,7 @@ impl<'a> Sender<'a> {
             if forgotten > 0 {
                 let (serial, slot) = log.segments[forgotten];
                 let gone: Vec<_> = log.segments.drain(..forgotten).collect();
+                log.gone += forgotten;
                 self.table(self.rank, Table::Channel, destination)
                     .store(nm::reference(serial, slot), Ordering::Release);
                 self.free.extend(gone.iter().map(|(_, slot)| *slot));
@@ -261,15 +267,16 @@ impl<'a> Sender<'a> {
             segment: log.segment,
             place: log.place,
             begun: log.begun,
-            segments: log.segments.len(),
+            segments: log.gone + log.segments.len(),
+            done: log.done,
         }
     }
 
-    /// As a rank that has returned to a wave: voids what is after this place.
-    pub fn cut_off(&mut self, destination: usize, to: Place) {
+    /// As a rank that has returned to a wave: voids what is after this place. Returns whether a message has begun there.
+    pub fn cut_off(&mut self, destination: usize, to: Place) -> bool {
         let log = &mut self.channels[destination];
-        let gone: Vec<_> = log.segments.drain(to.segments..).collect();
-        (log.segment, log.place, log.begun) = (to.segment, to.place, to.begun);
+        let gone: Vec<_> = log.segments.drain(to.segments - log.gone..).collect();
+        (log.segment, log.place, log.begun, log.done) = (to.segment, to.place, to.begun, to.done);
         match to.segment {
             0 => {
                 let channel = self.table(self.rank, Table::Channel, destination);
@@ -278,9 +285,11 @@ impl<'a> Sender<'a> {
             segment => self.memory.word(segment + to.place).store(0, Ordering::Release),
         }
         self.free.extend(gone.iter().map(|(_, slot)| *slot));
+        to.done.is_some()
     }
 }
 
+#[derive(Clone)]
 pub struct Receiver<'a> {
     memory: &'a Arc<Mapped>,
     pub source: usize,
