@@ -75,10 +75,7 @@ pub fn take(attached: &AtomicU64) -> Result<(), String> {
 /// Whether this process is the rank, and not one that the rank has forked. A life from an image has a number of its own,
 /// and leads its process group.
 pub fn is_this_process() -> bool {
-    let own = std::process::id();
-    // SAFETY: asks for a number.
-    let group = unsafe { libc::getpgrp() };
-    TAKEN.load(Ordering::Relaxed) == u64::from(own) || group as u32 == own
+    TAKEN.load(Ordering::Relaxed) == u64::from(std::process::id()) || !is_below_wrapper()
 }
 
 /// Whether the process that the agent started is another one, above this one: the rank's first process leads its group.
