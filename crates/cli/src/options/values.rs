@@ -35,7 +35,7 @@ const IN_PAPERS: &[(&str, &str)] = &[
 ];
 
 /// The most nodes that this machine can play.
-const MOST_NODES: usize = 64;
+const MOST_NODES: usize = 128;
 
 /// The number of `value` among `names`.
 pub fn choice(value: &str, what: &str, names: &[&str]) -> Result<u32, String> {
