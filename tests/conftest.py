@@ -77,8 +77,10 @@ def pytest_configure(config):
         harness.open_to_others()
     if config.option.outcomes and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Outcomes(config))
-    if "soak" in config.option.markexpr and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Tally())
+    if "soak" in config.option.markexpr:
+        harness.SHARE = "100%"
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Tally())
     # A shell or nohup that starts the tests in the background makes them ignore these signals, and jobs would, too.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -161,10 +163,10 @@ def kind_of(error, jobs):
 def pytest_runtest_makereport(item, call):
     report = yield
     setattr(item, f"report_{report.when}", report)
+    jobs = getattr(item.funcargs.get("jobs"), "jobs", [])
     if report.when == "call" and "soak" in item.config.option.markexpr:
-        report.user_properties.append(("tally", tally(getattr(item.funcargs.get("jobs"), "jobs", []))))
+        report.user_properties.append(("tally", tally(jobs)))
     if report.failed:
-        jobs = getattr(item.funcargs.get("jobs"), "jobs", [])
         report.user_properties.append(("kind", kind_of(call.excinfo, jobs)))
         report.user_properties.append(("why", call.excinfo.exconly().splitlines()[0][:200]))
         again = f"{harness.PYTHON} -m pytest 'tests/{item.nodeid}' --seed {item.config.option.seed}"

@@ -26,6 +26,7 @@ def faulty(jobs, program, *faults, n=3, struck=0):
     return job.wait().ok()
 
 
+@pytest.mark.gate("rank=1,messages=1000-1", "rank=0,messages=1-1", "rank=all,at=300ms-3")
 @pytest.mark.parametrize(
     "fault, restarts",
     [

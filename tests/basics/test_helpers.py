@@ -53,6 +53,7 @@ def calls(tmp_path):
     return [(line.split()[0], line.split()[1], re.search(r"agent (helper|kept)", line)[1]) for line in lines]
 
 
+@pytest.mark.gate("32-0")
 @pytest.mark.parametrize("count, helpers", [(32, 0), (34, 17), slow(128, 32)])
 def test_most_agents_are_started_by_helpers(jobs, program, ssh, tmp_path, count, helpers):
     options = [*hosts(count), *ssh()]
@@ -80,6 +81,7 @@ def test_a_host_that_nobody_reaches_is_named(jobs, ssh, host):
     assert len(result.errors.splitlines()) == 1, result.describe()
 
 
+@pytest.mark.slow
 def test_a_job_begins_without_a_helper_and_a_node_below_one(jobs, program, ssh):
     script = ssh(f"case $host in {HOST}0|{HOST}3) echo gone >&2; exit 255;; esac")
     options = [*hosts(34), *script, "--allow-missing", "2"]
@@ -145,6 +147,7 @@ def below(pid):
     return [pid, *(one for child in children for one in below(int(child)))]
 
 
+@pytest.mark.slow
 def test_only_its_own_node_is_lost_with_a_helper(jobs, program, server, rng):
     """A node with a helper is switched off: the node that it has started goes on. Then an agent below another helper is
     killed: its end is noticed long before its lease is over."""

@@ -10,7 +10,7 @@ KERNELS = ["bt", "cg", "ft", "lu"]
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.gate("cg", "lu")
+@pytest.mark.gate("cg")
 def test_every_number_of_ranks_gives_the_same(jobs, program, name):
     sizes = [size for size in (1, 3, 4, 9, 16) if BY_NAME[name].accepts(size)]
     answers = {jobs.run(size, *program(name), "S", protocol="none").ok().text for size in sizes}

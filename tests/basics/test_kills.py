@@ -16,7 +16,7 @@ PYTHON = ["pickles.py", "numpy_cg.py", "master_worker.py", "futures_pi.py"]
 
 @pytest.mark.parametrize("size", [slow(2), 4])
 @pytest.mark.parametrize("name", SOME)
-@pytest.mark.gate("heat-4", "master_worker-4", "messages-4")
+@pytest.mark.gate("heat-4", "master_worker-4")
 def test_random_kills(jobs, program, rng, kills, name, size):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, size)
@@ -29,6 +29,7 @@ def test_random_kills_of_bt(jobs, program, rng, kills):
     survive(jobs, rng, command, entry, 4, kills or 4, expected)
 
 
+@pytest.mark.gate("pickles.py", "master_worker.py", "futures_pi.py")
 @pytest.mark.parametrize("name", PYTHON)
 def test_random_kills_of_python(jobs, program, rng, kills, name):
     entry, command = BY_NAME[name], program(name)

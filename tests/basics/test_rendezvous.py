@@ -22,7 +22,7 @@ def test_same_answer_as_plain_mpich(jobs, program, plain, protocol, way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal", "channel-memory", "blocking", "chandy-lamport", "auto"])
-@pytest.mark.gate("pessimistic-write", "channel-memory-read", "blocking-write", "auto-auto")
+@pytest.mark.gate("pessimistic-write", "auto-auto")
 def test_random_kills(jobs, program, rng, protocol, way):
     """Written memory is a delivery like others: replayed, part of a wave."""
     calm = jobs.run(3, *program("rendezvous"), "40", env=environment(**early(way))).ok()

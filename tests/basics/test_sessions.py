@@ -38,7 +38,7 @@ STORMS = [
 
 
 @pytest.mark.parametrize("protocol, way, options", STORMS)
-@pytest.mark.gate("auto-around-*", "blocking-world-*", "group-apart-*")
+@pytest.mark.gate("auto*")
 def test_random_kills(jobs, program, rng, kills, protocol, way, options):
     command = (*program("sessions"), way, "4", *LONGER)
     calm = jobs.calm(3, *command, protocol="none")

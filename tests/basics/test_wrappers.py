@@ -71,6 +71,7 @@ def test_the_reason_is_told_once(jobs, protocol):
     assert [lines_of(result, rank) for rank in range(2)] == [expected(0), expected(1)]
 
 
+@pytest.mark.gate("checkpoint")
 @pytest.mark.parametrize("verb", ["checkpoint", "suspend"])
 def test_who_asks_for_images_gets_the_reason(jobs, verb):
     options = ["--checkpoint-dir", jobs.directory / "images"] if verb == "suspend" else []

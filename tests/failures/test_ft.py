@@ -125,6 +125,7 @@ def test_fortran_without_failures_computes_the_same(jobs, program, plain, name):
     assert result.code == 0 and result.text == plain(4, *program(name)).text, result.describe()
 
 
+@pytest.mark.slow
 def test_survivors_go_on_in_fortran(jobs, program, rng):
     """Killed from outside. Fortran calls many functions by their other names."""
     job = jobs.start(5, *program("ulfm_sums"), "40000", options=FT)

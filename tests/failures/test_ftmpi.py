@@ -99,6 +99,7 @@ def check_many(jobs, program, failures):
     assert grown[failures] - grown[50] < 64 * (failures - 50), result.describe()
 
 
+@pytest.mark.slow
 def test_one_failure_after_the_other(jobs, program):
     check_many(jobs, program, 100)
 

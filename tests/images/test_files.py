@@ -168,6 +168,7 @@ print("rank", world.rank, [number for (number,) in struct.iter_unpack("q", own.r
 """
 
 
+@pytest.mark.gate("blocking-in files")
 @pytest.mark.parametrize(
     "protocol, kept",
     [
@@ -248,6 +249,7 @@ print("rank", world.rank, total)
 """
 
 
+@pytest.mark.gate("auto*")
 @pytest.mark.parametrize(
     "protocol, images",
     [

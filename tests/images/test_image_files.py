@@ -194,6 +194,7 @@ def test_compressed_files_are_small(jobs, program, tmp_path):
         assert re.search(r"\ncompressed [\d.]+ [KM]iB, by zstd\n", shown), shown
 
 
+@pytest.mark.gate("scan")
 @pytest.mark.parametrize("what", ["userfaultfd", "scan"])
 def test_a_kernel_that_keeps_no_track_gets_whole_files(jobs, rng, tmp_path, what):
     calm = jobs.calm(2, CHANGED)
@@ -264,6 +265,7 @@ def no_note(path):
     change_note(path, lambda note: [note])
 
 
+@pytest.mark.gate("damage_bit*")
 @pytest.mark.parametrize(
     "damage, why, options",
     [
@@ -308,6 +310,7 @@ def kill_filler(agent, patience=10):
     return False
 
 
+@pytest.mark.slow
 def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program, tmp_path):
     large = ("1500", "1500", "1200")
     calm = jobs.calm(2, *program("heat"), *large)
@@ -373,6 +376,7 @@ def suspended_under_another_kernel(jobs, directory, options=(), threads=0):
     return job.out.read_bytes(), resumed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), slow(*[ZSTD])], ids=["plain", "zstd"])
 def test_under_another_kernel(jobs, tmp_path, options):
     """An image of such a life is good, too."""
@@ -481,6 +485,7 @@ def shown_note(jobs, file):
     return int(printed.replace(",", "")), int(deliveries.replace(",", "")), int(counts[1]), int(counts[2])
 
 
+@pytest.mark.gate("short")
 @pytest.mark.parametrize("end", ["\n", " "], ids=["short", "long"])
 def test_a_note_says_where_the_rank_was(jobs, tmp_path, end):
     """The line being printed is part of the note, so the note may be longer than its page."""
@@ -543,6 +548,7 @@ def test_a_snapshot_that_dies_while_it_writes_leaves_the_older_files(jobs, progr
     came_about(from_files(result), result)
 
 
+@pytest.mark.slow
 def test_a_rank_woken_while_its_file_is_written_has_nothing_of_the_writer(jobs, program, tmp_path):
     """It has neither the file nor the pipe through which pages go to the disk."""
     directory = tmp_path / "images"
@@ -607,6 +613,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-
 NAMESPACE = ["unshare", "--user", "--map-root-user"]
 
 
+@pytest.mark.gate("nobody")
 @ROOT_ONLY
 @pytest.mark.parametrize("user", [NOBODY, NAMESPACE, [*NOBODY, *NAMESPACE]], ids=["nobody", "namespace", "nobody's namespace"])
 def test_as_an_ordinary_user(jobs, program, user):

@@ -30,6 +30,7 @@ def test_random_kills(jobs, program, rng, kills, name):
     came_about(result.of("checkpointed"), result)
 
 
+@pytest.mark.gate("master_worker")
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, name):
     """Images are so frequent that most kills fall into one."""
@@ -58,7 +59,7 @@ def test_a_rank_goes_on_from_its_newest_image(jobs, program):
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
-@pytest.mark.gate("two", "all")
+@pytest.mark.gate("all")
 def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "100000")
 
@@ -201,6 +202,7 @@ def until_no_image(job, rank, reason, timeout=30):
     job.reach(told, timeout, what=f"no image of rank {rank}")
 
 
+@pytest.mark.gate("blocking*")
 @pytest.mark.skipif(os.geteuid() != 0, reason="has a rank of another user, who has a limit of processes")
 @pytest.mark.parametrize("protocol, kind", [("pessimistic", "checkpointed"), ("blocking", "wave_complete"), slow("group", "wave_complete")])
 def test_a_rank_that_cannot_make_a_thread(jobs, program, protocol, kind):

@@ -68,13 +68,13 @@ NEW_NUMBERS = [f"locks {kind}" for kind in LOCKS[3:]]
 
 
 @pytest.mark.parametrize("words", [slow(words) if words in FROM_FILES + NEW_NUMBERS else words for words in PROGRAMS])
-@pytest.mark.gate("signals", "churn", "openmp", "registers", "children", "timers posix_thread", "events pipe", "locks robust")
+@pytest.mark.gate("signals", "openmp", "events pipe", "timers posix_thread")
 def test_feature(jobs, rng, kills, words):
     survives(jobs, rng, words, kills)
 
 
 @pytest.mark.parametrize("words", [words if words in FROM_FILES or not isinstance(words, str) else slow(words) for words in PROGRAMS])
-@pytest.mark.gate("files", "memory", "timers posix")
+@pytest.mark.gate("files", "memory")
 def test_feature_from_files(jobs, rng, tmp_path, words):
     calm = jobs.calm(2, *command(words))
     job = start(jobs, tmp_path / "images", 2, *command(words), every=f"{rng.choice([30, 50])}ms")
@@ -109,7 +109,7 @@ def test_feature_suspended(jobs, rng, words, protocol, options):
 
 @pytest.mark.parametrize("words", ["threads_kept", "guards", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
                                    *(slow(f"locks {kind}") for kind in MORE_LOCKS)])
-@pytest.mark.gate("threads_kept", "guards", "timers posix_thread", "locks robust", "locks pi")
+@pytest.mark.gate("threads_kept", "locks pi")
 def test_threads_with_new_numbers(jobs, rng, kills, words):
     """Without rights the threads of a woken rank have other numbers, and locks know their owner by the number."""
     if os.geteuid() == 0 and not shutil.which("setpriv"):
@@ -156,7 +156,7 @@ OFTEN = ["socket", "shared_file", "of_others", "child", "file_lock", "queued", "
 
 
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else slow(kind) for kind in REFUSED])
-@pytest.mark.gate("socket", "of_others", "child", "queued")
+@pytest.mark.gate("child", "socket")
 def test_refused(jobs, kind):
     """There is no image while the feature is in use. The program does not notice, and has images afterwards."""
     if kind == "guarded" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):

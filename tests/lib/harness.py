@@ -49,6 +49,7 @@ CALM = {}
 MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
 TIMEOUT = 90.0  # seconds for a job that should take a few
 SHORTEST_PATIENCE = 30.0
+SHARE = "50%"  # of a job's time for images; "100%" in long runs (conftest.py)
 SLOWNESS = 1.0  # of this machine just now, at least 1 (conftest.py measures it)
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 INTEL = {"VIRTUAL_ENV": IMPI, "RESURGO_LIBFABRIC_DIR": MPICH / "lib/mpich"}
@@ -73,7 +74,7 @@ def environment(**more):
     }
     kept |= {"VIRTUAL_ENV": str(MPICH), "PATH": f"{MPICH / 'bin'}:{os.environ['PATH']}"}
     # Tests want many images, whatever else the machine does.
-    kept["RESURGO_CHECKPOINT_SHARE"] = "100%"
+    kept["RESURGO_CHECKPOINT_SHARE"] = SHARE
     # They do not depend on what this machine or its user has configured.
     kept["RESURGO_NO_CONFIG"] = "1"
     kept |= {name: str(value) for name, value in more.items() if value is not None}
@@ -232,10 +233,14 @@ def stands_where(pid):
     return "\n    ".join(told)
 
 
-def stands_still(pid):
-    """Whether all threads of a process are stopped, or have ended."""
-    states = [Path(task, "stat").read_text().rpartition(")")[2].split()[0] for task in os.scandir(f"/proc/{pid}/task")]
-    return all(state in "TtZX" for state in states)
+def states(pid):
+    """Of the threads of a process, as in /proc: T stands still, S waits; a dead one has none."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found.add(Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0])
+    return found - set("ZX")
 
 
 def pressure():
@@ -396,7 +401,7 @@ class Job:
                     return False
             signal.pidfd_send_signal(handle, number)
             # A thread that has no processor just now does not stop before it has one again.
-            while number == signal.SIGSTOP and not stands_still(pid) and time.monotonic() < end:
+            while number == signal.SIGSTOP and not states(pid) <= set("Tt") and time.monotonic() < end:
                 time.sleep(0.001)
         except OSError:
             return False
@@ -495,10 +500,10 @@ class Job:
             code = self.process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
             described = self.result(None).describe()
-            states = "\n".join(f"{pid}: {command_of(pid)}\n    {stands_where(pid)}" for pid in self.processes()[:12])
+            where = "\n".join(f"{pid}: {command_of(pid)}\n    {stands_where(pid)}" for pid in self.processes()[:12])
             self.destroy()
             self.destroyed = True
-            raise AssertionError(f"the job did not end in {timeout} s\n{described}\n{states}") from None
+            raise AssertionError(f"the job did not end in {timeout} s\n{described}\n{where}") from None
         self.note(f"has ended with {code}")
         return self.result(code)
 

@@ -21,6 +21,6 @@ def gate_of(directory, tests, lines="", others=(), **variables):
     if tests:
         (directory / "tests" / "test_planted.py").write_text(tests)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment |= {name: str(value) for name, value in variables.items()}
+    environment |= {"PYTHONPATH": str(harness.ROOT / "bench"), **{name: str(value) for name, value in variables.items()}}
     command = [harness.PYTHON, "tests/gate.py"]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)

@@ -245,16 +245,6 @@ def named(name, pids):
     return found
 
 
-def states(pid):
-    """Of the threads of a process, as in /proc: T stands still, S waits; a dead one has none."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found.add(Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0])
-    return found - set("ZX")
-
-
 def snapshots(job):
     """Processes that sleep as images."""
     return named("resurgo-image", job.processes())

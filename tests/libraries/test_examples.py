@@ -75,7 +75,7 @@ def survivors_answer(jobs, rng, command, begun, n, kills, lowest):
 
 
 @pytest.mark.parametrize("name, language", ALL)
-@pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python")
+@pytest.mark.gate("master_worker-c", "cg-python")
 def test_undisturbed(jobs, plain, example, name, language):
     command, _ = example(name, language)
     result = jobs.run(3, *command, options=["--ft"])

@@ -50,6 +50,7 @@ def written(job):
     return [event["event"] for event in job.events].count("image_written")
 
 
+@pytest.mark.slow
 @pytest.mark.intel
 @pytest.mark.parametrize("protocol", [slow("pessimistic"), "blocking", slow("auto"), slow("hierarchical")])
 @pytest.mark.parametrize("name", ["cg", slow("master_worker")])

@@ -49,6 +49,7 @@ def test_a_machine_is_switched_off(jobs, nodes, program, protocol):
     assert nodes.address(2) in finished(job, nodes).errors
 
 
+@pytest.mark.gate("auto")
 @pytest.mark.parametrize("protocol", ["blocking", "auto"])
 def test_a_cable_is_pulled_out(jobs, nodes, program, protocol):
     """The ranks behind the cable stop although nobody can reach them, and others take their places."""
@@ -59,6 +60,7 @@ def test_a_cable_is_pulled_out(jobs, nodes, program, protocol):
     assert {event["cause"] for event in result.of("node_lost")} == {"it cannot be reached"}, result.describe()
 
 
+@pytest.mark.gate("auto-*")
 @pytest.mark.parametrize("protocol, part", [("none", 1 / 6), ("pessimistic", 1 / 6), ("auto", 1 / 6), slow("blocking", 0.85)])
 def test_a_link_that_comes_back_costs_time_only(jobs, nodes, program, protocol, part):
     """Also shortly before the lease is over: TCP sends again 0.1 s after it, and ranks that have stopped go on."""

@@ -78,6 +78,7 @@ def peers(nodes):
     return found
 
 
+@pytest.mark.gate("blocking")
 @pytest.mark.parametrize("protocol", ["blocking", slow("auto"), "channel-memory"])
 def test_nodes_meet_by_ipv6(jobs, nodes, program, protocol):
     with Second(nodes, "fd00:7:7:7::") as second:

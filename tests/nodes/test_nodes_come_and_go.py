@@ -73,6 +73,7 @@ def test_a_node_that_comes_knows_earlier_images(jobs, chain, program):
     assert {event["image"] for event in result.of("started") if event["life"] > 1} == {wave}, result.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["launcher", slow("everything")])
 @pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
 def test_joined_nodes_outlive_the_launcher(jobs, chain, program, rng, protocol, victim):
@@ -147,6 +148,7 @@ def test_a_node_is_drained_and_nothing_is_lost(jobs, program, protocol):
     assert set(nodes_of(result).values()) == {"2"} and len(result.of("node_left")) == 2, result.describe()
 
 
+@pytest.mark.gate("True")
 @pytest.mark.parametrize("killed", [False, True])
 def test_ranks_with_channel_memories_leave_one_after_the_other(jobs, program, killed, rng):
     """Others go on meanwhile and repeat nothing, also when ranks that are about to leave are killed."""
@@ -181,7 +183,7 @@ LOGS_GO_ALONG = ["--nodes", "3", "--spares", "1", "--lease", "6s", "--tolerate",
 @pytest.mark.parametrize("protocol", [["pessimistic"], ["causal"], slow(["causal", "--event-loggers", "0"])], ids=" ".join)
 @pytest.mark.parametrize("killed, images", [(False, []), (True, every("200ms")), slow(True, []), slow(False, every("200ms"))],
                          ids=["requested", "killed regular", "killed requested", "regular"])
-@pytest.mark.gate("requested-pessimistic", "killed regular-causal")
+@pytest.mark.gate("killed regular*")
 def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, program, killed, images, protocol, rng):
     """Its ranks go on from there, also when they are killed meanwhile, and no other rank begins again."""
     protocol, *loggers = protocol
@@ -211,6 +213,7 @@ def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, pro
     assert not result.of("node_lost") and (killed or not result.of("failed")), result.describe()
 
 
+@pytest.mark.slow
 def test_notice_where_a_node_takes_logs_along(jobs, program):
     options = [*LOGS_GO_ALONG, "--preempt-signal", "USR2"]
     job, result_after = heat(jobs, program, options, protocol="pessimistic", steps=16000)
@@ -221,6 +224,7 @@ def test_notice_where_a_node_takes_logs_along(jobs, program):
     assert "1" not in nodes_of(result).values() and not result.of("node_lost"), result.describe()
 
 
+@pytest.mark.slow
 def test_groups_with_waves_of_their_own_do_not_leave(jobs, program):
     options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--tolerate", "node", *every("200ms")]
     job, result_after = heat(jobs, program, options, protocol="hierarchical")
@@ -230,6 +234,7 @@ def test_groups_with_waves_of_their_own_do_not_leave(jobs, program):
     assert not result_after().of("node_left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["drain", slow("notice")])
 def test_what_does_not_leave_is_not_harmed_by_that(jobs, program, rng, told):
     """Groups refuse to leave at any moment, also while one returns or its node is lost."""
@@ -296,6 +301,7 @@ def others(tmp_path):
     return ["-launcher-exec", script]
 
 
+@pytest.mark.gate("blocking*")
 @pytest.mark.parametrize("number", [signal.SIGTERM, slow(signal.SIGUSR2)])
 @pytest.mark.parametrize("protocol", ["blocking", slow("auto"), "channel-memory"])
 def test_ranks_leave_the_machine_of_resurgo_run(jobs, program, others, protocol, number):

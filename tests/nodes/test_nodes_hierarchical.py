@@ -50,6 +50,7 @@ def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
     job.wait(20)
 
 
+@pytest.mark.slow
 def test_a_node_has_several_groups(jobs, program, rng):
     """All of them return, each by itself, and all images are on two nodes again afterwards."""
     options = ["--nodes", "3", "-ppn", "4", "--spares", "1", "--group-size", "2", "--lease", "2s", *harness.MANY, *NODE, *every("100ms")]
@@ -75,7 +76,7 @@ def test_a_group_whose_images_are_all_lost_ends_the_job(jobs, program):
 
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
-@pytest.mark.gate("begin-master_worker", "images-cg")
+@pytest.mark.gate("begin*")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images):
     lose(jobs, program, rng, kills, name, "hierarchical", 3, [*NODE, *images])
 

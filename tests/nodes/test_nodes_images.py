@@ -24,6 +24,7 @@ def run_with_losses(jobs, program, rng, protocol, number, losses):
     return result_after(90)
 
 
+@pytest.mark.gate("auto-9")
 @pytest.mark.parametrize(
     "protocol,number", [("blocking", signal.SIGKILL), slow("blocking", signal.SIGSTOP), ("auto", signal.SIGKILL)]
 )

@@ -235,6 +235,7 @@ def test_a_damaged_piece_is_named_and_another_one_is_used(jobs, levels, program,
     assert f"node {lost['node']} has lost a piece of parity" in result.errors
 
 
+@pytest.mark.slow
 def test_a_holder_without_room_is_told_and_another_one_is_found(jobs, levels, program, rng):
     """Without ranks it would have all pieces, and its disk is full. It is lost, and then any other one."""
     room = levels.images
@@ -256,12 +257,14 @@ def test_a_holder_without_room_is_told_and_another_one_is_found(jobs, levels, pr
     assert result.out == calm.out and levels.returned()[0] >= before, result.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["blocking", slow("auto")])
 def test_a_rack_is_lost(jobs, program, rng, protocol):
     result = lose_a_rack(jobs, program, rng, protocol, ["--store", "parity:4+2"], lambda job: job.reach(lambda: waves(job) >= 2))
     assert "warning" not in result.errors.partition("node")[0], result.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["blocking", slow("auto")])
 def test_a_node_is_drained_and_others_have_its_images(jobs, program, rng, protocol):
     """Its ranks go on elsewhere, and another node may be lost then."""

@@ -17,6 +17,7 @@ SURVIVORS = ["blocking", "auto", "channel-memory", "chandy-lamport", "group"]
 ALL = ["pessimistic", "causal", "hierarchical", *SURVIVORS]
 
 
+@pytest.mark.gate("heat-group")
 @pytest.mark.parametrize("name, protocol", [("master_worker", "channel-memory"), ("heat", "group")])
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, protocol):
     lose(jobs, program, rng, kills, name, protocol, 3, every("200ms"))
@@ -67,6 +68,7 @@ def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng):
     assert all(event["image"] > 0 for event in result.of("started") if event["life"] > 1), result.describe()
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program):
     """Channel memories have forgotten what came before these images: all ranks begin again, on the spare node."""
     command = [*program("crash"), "99", "kill", "0", "always", "100000"]

@@ -76,7 +76,7 @@ TOLERANT = {
     (how, moment) if moment == "while" or how == "causal" else slow(how, moment)
     for how in TOLERANT for moment in ("before", "while", "after")
 ])
-@pytest.mark.gate("memories-while", "images-while", "causal-after")
+@pytest.mark.gate("memories-while", "causal-after")
 def test_nodes_of_spawned_ranks_are_lost(jobs, program, rng, how, moment):
     """Nodes with parents, with children and with both. Each spawn is carried out once, whoever repeats it."""
     protocol, options = TOLERANT[how]
@@ -148,6 +148,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.gate("causal")
 @pytest.mark.parametrize("how", ["memories", "causal", *map(slow, ["pessimistic", "no loggers"])])
 def test_nodes_are_drained_while_ranks_spawn_others(jobs, program, rng, how):
     """Two of four nodes leave, each at any moment, and a process is killed now and then."""
@@ -175,6 +176,7 @@ def test_nodes_are_drained_while_ranks_spawn_others(jobs, program, rng, how):
     print("left", left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loggers", [[], slow(["--event-loggers", "0"])])
 def test_spawned_ranks_with_images_outlive_nodes_under_causal(jobs, program, rng, loggers):
     """Two of four nodes are lost, each when the images of all ranks are on two of those that are left."""

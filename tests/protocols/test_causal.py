@@ -20,6 +20,7 @@ from survival import LONG, PROGRAMS, compare, every, soak, survive, undisturbed
 REDUCTIONS = ["vcausal", "manetho", "logon"]
 
 
+@pytest.mark.gate("vcausal-1*", "logon-1*")
 @pytest.mark.parametrize("reduction, loggers, name", [*WAYS[1::2], *(slow(*way) for way in WAYS[::2])])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     entry, command = BY_NAME[name], program(name)
@@ -27,6 +28,7 @@ def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     survive(jobs, rng, command, entry, 4, kills or 3, expected, node(reduction, loggers))
 
 
+@pytest.mark.gate("broadcast")
 @pytest.mark.parametrize("spread", ["broadcast", "piggyback"])
 def test_random_kills_with_clocks_that_spread(jobs, program, rng, kills, spread):
     entry, command = BY_NAME["master_worker"], program("master_worker")
@@ -34,6 +36,7 @@ def test_random_kills_with_clocks_that_spread(jobs, program, rng, kills, spread)
     survive(jobs, rng, command, entry, 4, kills or 3, expected, node("manetho", 2, spread))
 
 
+@pytest.mark.gate("logon-1")
 @pytest.mark.parametrize("reduction, loggers", [("manetho", 0), ("logon", 1)])
 def test_all_ranks_at_once(jobs, program, rng, reduction, loggers):
     """Deliveries that no other rank has heard of are lost, and no rank depends on them."""
@@ -157,6 +160,7 @@ comm.barrier()
     assert not result.of("output_differs")
 
 
+@pytest.mark.gate("pessimistic")
 @pytest.mark.parametrize("protocol", ["causal", "pessimistic"])
 def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     entry, command = BY_NAME["master_worker"], program("master_worker")
@@ -176,6 +180,7 @@ def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     assert waits == (protocol == "pessimistic") and "was lost (killed by SIGKILL)" in result.errors
 
 
+@pytest.mark.gate("multicast")
 @pytest.mark.parametrize("spread", ["multicast", *map(slow, SPREADS[1:]), "pessimistic"])
 def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
     """A rank is killed with it, and then the other logger: the next one gets what either knew."""
@@ -208,6 +213,7 @@ def test_no_send_waits(jobs, program, loggers):
     assert kept > 0.9 if loggers == 0 else kept < 0.5, total
 
 
+@pytest.mark.gate("causal")
 @pytest.mark.parametrize("protocol", ["causal", "pessimistic"])
 def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protocol):
     """The next event logger begins empty, and ranks tell it everything again."""

@@ -38,7 +38,7 @@ def memories(count):
 
 
 @pytest.mark.parametrize("name, count", [*SOME[::2], *(slow(*one) for one in SOME[1::2])])
-@pytest.mark.gate("cg-1", "rma_halo-3", "mpiio-1")
+@pytest.mark.gate("cg-1", "mpiio-1")
 def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -55,6 +55,7 @@ def test_kills_while_images_are_taken(jobs, program, rng, kills, name, count):
     came_about(result.of("checkpointed"), result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["round-robin", slow("most-log"), slow("daly")])
 def test_policies(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "master_worker")
@@ -103,6 +104,7 @@ def held(path):
     return memory
 
 
+@pytest.mark.gate("in a file")
 @pytest.mark.parametrize("how", ["in memory", "in a file"])
 def test_a_channel_memory_stays_bounded(jobs, tmp_path, how):
     """100 MiB go through a channel memory with room for 16 MiB; or with a file and room for 2 MiB, which is what a
@@ -174,6 +176,7 @@ def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, name):
     survives_by_files(jobs, program, tmp_path, name, memories(2))
 
 
+@pytest.mark.slow
 def test_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program):
     """Messages from before the image are forgotten: all ranks begin again, and so do the channel memories."""
     command = [*program("crash"), "99", "kill", "0", "always", "20000"]

@@ -107,6 +107,7 @@ def test_what_is_no_file_is_not_read_for_ever(jobs, program, kind, said):
     assert result.code == 2 and said in result.errors, result.describe()
 
 
+@pytest.mark.gate("master_worker-3")
 @pytest.mark.parametrize("name, size", [("comm_churn", 1), ("master_worker", 3), ("rma_halo", 1)])
 def test_random_kills_with_many_turns(jobs, program, rng, kills, name, size):
     entry, command = of_catalogue(program, name)

@@ -33,6 +33,7 @@ def check_who_returned(result, size=2):
     return failed
 
 
+@pytest.mark.gate("master_worker")
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 def test_groups_return_alone(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
@@ -80,6 +81,7 @@ def test_several_groups_and_again_in_the_replay(jobs, program, rng):
     check_who_returned(result)
 
 
+@pytest.mark.gate("one group")
 @pytest.mark.parametrize("how", ["groups of one", "one group", "a file"])
 def test_sizes_of_groups(jobs, program, rng, how):
     """Groups of single ranks recover as under pessimistic logging. One group of all ranks keeps nothing for others."""
@@ -173,6 +175,7 @@ def test_a_sleeping_image_is_lost(jobs, program):
     assert by_rank(result.out) == by_rank(calm.out), result.describe()
 
 
+@pytest.mark.slow
 def test_all_images_are_lost_again_and_again(jobs, program):
     """Sleeping images and a rank are killed at once: its group, or all groups, begin again where a wave is missing."""
     command = program("crash") + ["99", "kill", "0", "always", "250000"]

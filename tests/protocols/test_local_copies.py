@@ -93,7 +93,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
 
 @pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), slow("off", "process"), slow("off", "process and copy")])
 @with_waves
-@pytest.mark.gate("blocking-*", "hierarchical-*")
+@pytest.mark.gate("hierarchical*")
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are lost, as with a node."""
     command = seconds_of_crash(program, protocol)
@@ -129,6 +129,7 @@ def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
     assert not result.of("image_lost")
 
 
+@pytest.mark.gate("group-on")
 @pytest.mark.parametrize("protocol, what", [slow("blocking", "on"), ("chandy-lamport", "off"), ("group", "on"), slow("blocking", "off"), slow("chandy-lamport", "on"), slow("group", "off")])
 def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     """A rank and its copy are killed at any moment: while a wave is taken or written, in the middle of a return."""
@@ -217,7 +218,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
 
 
 @with_waves
-@pytest.mark.gate("blocking", "hierarchical")
+@pytest.mark.gate("blocking")
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
     command = seconds_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
@@ -257,6 +258,7 @@ def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     assert {(event["image"], event["from_file"]) for event in after_failure(result)} == {(1, False)}, result.describe()
 
 
+@pytest.mark.gate("pessimistic")
 @pytest.mark.parametrize("protocol", ["chandy-lamport", "pessimistic"])
 def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):
     calm = chain.jobs.calm(3, *program("heat"), "400", "400", "12000")

@@ -39,6 +39,7 @@ def in_ways(ways):
     return pytest.mark.parametrize("way", ways, ids=short)
 
 
+@pytest.mark.gate("manetho*")
 @pytest.mark.parametrize("reduction, loggers, name", [*WAYS[::3], *(slow(*way) for number, way in enumerate(WAYS) if number % 3), slow("pessimistic", 1, "rma_halo"),
                                                       slow("pessimistic", 2, "master_worker")])
 def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
@@ -48,6 +49,7 @@ def test_random_kills(jobs, program, rng, kills, reduction, loggers, name):
     survive(jobs, rng, command, entry, 4, kills or 4, expected, [*way, *every("60ms")], images=True)
 
 
+@pytest.mark.gate("cg-causal-manetho-1")
 @in_ways([slow(PESSIMISTIC), node("vcausal", 0), node("manetho", 1)])
 @pytest.mark.parametrize("name", ["cg", slow("lu"), slow("mpiio"), slow("futures_pi.py")])
 def test_kills_while_images_are_taken(jobs, program, rng, kills, way, name):
@@ -112,6 +114,7 @@ def test_a_new_event_logger_is_not_told_what_images_cover(jobs, program, way):
     assert {event["rank"] for event in result.of("started") if event["image"] > 0} == {0, 1, 2}, result.describe()
 
 
+@pytest.mark.slow
 def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program):
     """The logger has appended everything once more, and the file is whole."""
     job = jobs.start(2, *program("crash"), "99", "kill", "0", "always", "700000", options=[*MANY, *node("manetho", 1), *every("100ms")])
@@ -126,6 +129,7 @@ def test_what_images_cover_takes_no_room_in_an_event_loggers_file(jobs, program)
     assert "empty" not in result.errors, result.describe()
 
 
+@pytest.mark.gate("causal*")
 @in_ways(TWO)
 def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
     entry, command = of_catalogue(program, "master_worker")
@@ -145,6 +149,7 @@ def test_event_loggers_and_ranks_are_killed(jobs, program, rng, way):
     came_about(result.of("event_logger_lost"), result)
 
 
+@pytest.mark.gate("causal*")
 @in_ways(TWO)
 def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, way):
     survives_damage(jobs, program, tmp_path / "images", way)
@@ -155,6 +160,7 @@ def test_before_two_files_the_program_begins_again(jobs, program, tmp_path, way)
     survives_without_two_files(jobs, program, tmp_path / "images", way)
 
 
+@pytest.mark.gate("*logon-0")
 @in_ways([slow(THREE[0]), *THREE[1:]])
 @pytest.mark.parametrize("name", ["master_worker", slow("messages"), slow("numpy_cg.py")])
 def test_ranks_are_rebuilt_from_files(jobs, program, tmp_path, way, name):

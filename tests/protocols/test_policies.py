@@ -198,6 +198,7 @@ def test_waves_know_no_turns(jobs, program, policy):
         assert word in result.errors, result.describe()
 
 
+@pytest.mark.gate("periodic-auto", "daly-blocking")
 @pytest.mark.parametrize("protocol", ["blocking", "auto"])
 @pytest.mark.parametrize("policy", ["periodic", "daly"])
 def test_waves_by_policy(jobs, program, rng, kills, policy, protocol):

@@ -77,7 +77,7 @@ def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
 
 @with_group
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
-@pytest.mark.gate("cg-blocking", "master_worker-chandy-lamport", "cg-group")
+@pytest.mark.gate("cg-blocking", "master_worker-chandy-lamport")
 def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 3)
@@ -256,6 +256,7 @@ def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs):
     came_about([event for event in result.of("wave_complete") if event["time"] > finished], result)
 
 
+@pytest.mark.gate("auto")
 @pytest.mark.parametrize("protocol", ["auto", "blocking", slow("chandy-lamport"), slow("group")])
 def test_a_rank_that_comes_late_to_mpi_costs_no_waves(jobs, protocol):
     """However long the others wait for it, there are waves once it is there."""
@@ -280,6 +281,7 @@ def test_a_rank_that_comes_late_to_mpi_costs_no_waves(jobs, protocol):
     came_about(began_from_images(result), result)
 
 
+@pytest.mark.gate("group")
 @pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", "group"])
 def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     """Message logging refuses this."""
@@ -293,6 +295,7 @@ def test_threads_in_mpi(jobs, program, rng, kills, protocol):
     came_about(began_from_images(result), result)
 
 
+@pytest.mark.gate("chandy-lamport")
 def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
     """On a crowded machine a thread that has just returned is asked for the next wave while others of its rank have
     hardly begun."""
@@ -313,7 +316,7 @@ def test_waves_that_follow_a_return_at_once(jobs, program, rng, protocol):
 
 
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
-@pytest.mark.gate("blocking-multiple", "chandy-lamport-random", "chandy-lamport-threads")
+@pytest.mark.gate("blocking-multiple", "chandy-lamport-random")
 def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
     """They die by themselves once, and are killed at random besides; in the end every message has come to its
     receiver."""
@@ -328,7 +331,7 @@ def test_programs_that_do_not_repeat(jobs, program, rng, variant, protocol):
 
 
 @pytest.mark.parametrize("victims", [[1], [0, 2], [0, 1, 2]], ids=["one", "two", "all"])
-@pytest.mark.gate("blocking-two", "blocking-all", "chandy-lamport-one")
+@pytest.mark.gate("blocking-two", "chandy-lamport-one")
 def test_kills_while_all_return(jobs, program, rng, victims, protocol):
     """Ranks are killed again on the way back."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
@@ -358,6 +361,7 @@ def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, prot
     came_about(hits > 0 and any(event["wave"] > 0 for event in result.of("returned")), result)
 
 
+@pytest.mark.gate("blocking-pipe", "chandy-lamport-file")
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol):
     command = program("output") + ["400", "1000"]
@@ -372,7 +376,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
 
 @with_group
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
-@pytest.mark.gate("one wave-blocking", "many-chandy-lamport", "many-group")
+@pytest.mark.gate("many-group")
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
     """All begin again, or go on from a later wave. Ranks that are standing still for the next one go on."""
     command = program("crash") + ["99", "kill", "0", "always", "100000"]
@@ -431,6 +435,7 @@ def test_a_rank_that_has_finished_returns_with_the_others(jobs, protocol):
     assert [event["rank"] for event in result.of("finished")].count(0) == 2
 
 
+@pytest.mark.gate("blocking")
 def test_openblas_with_threads(jobs, rng, kills, protocol):
     command, env = [harness.PYTHON, "-c", BLAS], harness.environment(OPENBLAS_NUM_THREADS="4")
     calm = jobs.calm(2, *command, env=env)
@@ -493,6 +498,7 @@ def test_a_wave_in_files(jobs, program, rng, name, protocol):
     assert not list(directory.iterdir())
 
 
+@pytest.mark.gate("chandy-lamport-*")
 @pytest.mark.parametrize(
     "protocol, damaged", [("blocking", "image"), ("chandy-lamport", "image"), ("chandy-lamport", "in transit")]
 )

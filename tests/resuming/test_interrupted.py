@@ -21,6 +21,7 @@ from harness import RESURGO, ROOT_ONLY, by_rank, slow
 from survival import A_RANK_THAT_LEAVES
 
 
+@pytest.mark.gate("auto-launcher", "blocking-everything")
 @pytest.mark.parametrize("protocol, victim", [
     (protocol, victim) if (protocol, victim) in zip(WAVES, ("launcher", "everything", "agent")) else slow(protocol, victim)
     for protocol in WAVES for victim in ("launcher", "agent", "everything")
@@ -326,6 +327,7 @@ def test_a_file_of_a_wave_that_is_not_whole_is_refused(chain, program, rng):
     chain.end()
 
 
+@pytest.mark.gate("blocking-image")
 @pytest.mark.parametrize("protocol, damaged", [("blocking", "image"), slow("group", "image"), slow("auto", "image"), ("auto", "log")])
 def test_images_of_a_wave_that_are_not_whole(jobs, chain, program, rng, protocol, damaged):
     """The file names two waves: all ranks go on from the older one."""
@@ -355,6 +357,7 @@ def two_waves(job, chain):
     return sorted({int(path.name.rpartition("-")[2]) for path in chain.directory.glob("rank-1.image-*")})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [slow(()), ("--nodes", "2")], ids=["one", "two"])
 @pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group"), slow("auto")])
 def test_a_wave_that_the_job_has_left_is_gone_on_from_by_nobody(jobs, chain, program, rng, protocol, nodes):

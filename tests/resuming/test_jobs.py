@@ -184,6 +184,7 @@ def test_what_can_have_no_image_is_said(jobs):
     job.wait(10)
 
 
+@pytest.mark.gate("blocking*")
 @pytest.mark.parametrize(
     "protocol, answer",
     [("pessimistic", "no image can be taken: rank 1: "), ("blocking", "no wave can be taken: rank 1: ")],

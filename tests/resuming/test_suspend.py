@@ -114,7 +114,7 @@ def long_calm(tmp_path_factory):
         ("master_worker", "hierarchical"),
     ],
 )
-@pytest.mark.gate("heat-*", "master_worker-hierarchical")
+@pytest.mark.gate("heat-pessimistic", "master_worker-hierarchical")
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
     """Suspended at random moments, with ranks killed before and after."""
     entry = BY_NAME[name]
@@ -360,6 +360,7 @@ def test_damaged_files(jobs, chain, program):
     refused("no wave of its images was written down before it was lost")
 
 
+@pytest.mark.gate("blocking*")
 @pytest.mark.parametrize(
     "protocol, why",
     [

@@ -122,6 +122,7 @@ def test_servers_are_killed_while_waves_go_there(jobs, stores, program, rng, pro
     assert "what the job has stored stays in" in result.errors or stores.is_tidy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [WAVES[1], *map(slow, [WAVES[0], *WAVES[2:]])])
 def test_servers_are_killed_while_ranks_go_on_from_there(jobs, levels, program, rng, protocol):
     """Nodes are lost with all images of their ranks."""
@@ -162,6 +163,7 @@ def test_a_run_that_goes_on_starts_them_again(jobs, stores, program, rng):
     assert result.of("wave_comes") and all(event["image"] > 0 for event in result.of("started"))
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_servers_that_are_started_by_hand(jobs, stores, program):
     """All but their directories is lost. When these servers end, the job has its own again."""
     longer = ("200", "200", "160000")
@@ -248,6 +250,7 @@ def test_what_a_server_has_counts_no_more_when_it_does_not_come_back(jobs, store
     came_about(result.of("wave_comes"), result)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
 def test_a_host_with_a_server_is_switched_off(jobs, program, tmp_path):
     """It is named, and the job goes on without it."""

@@ -59,6 +59,7 @@ def test_programs_end_with_the_same_answer(jobs, stored, program, rng, tmp_path,
     assert not list(stored.place.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [slow("auto"), slow("blocking"), "chandy-lamport"])
 def test_other_nodes_go_on(jobs, stored, program, protocol):
     """Each node copies its own files. Other nodes, and another number of them, go on."""
@@ -72,6 +73,7 @@ def test_other_nodes_go_on(jobs, stored, program, protocol):
     assert stored.is_complete(calm) and not list(stored.place.iterdir())
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_while_it_copies(jobs, stored, program, rng):
     calm = jobs.calm(4, *program("heat"), *LONG)
     options = ["--nodes", "3", "--lease", "10s"]
@@ -240,6 +242,7 @@ def test_a_lost_place_does_not_keep_a_job_from_going_on(jobs, stored, program, t
     assert len(re.findall("warning: wave .* could not be stored: dir:.*/other/place: there is no such place", errors)) == 1, errors
 
 
+@pytest.mark.slow
 def test_the_key_of_a_server_is_found_again(jobs, stored, program, tmp_path):
     """Named from the first run's directory; the later one, from the environment, has another."""
     calm = jobs.calm(2, *program("heat"), *LONG)

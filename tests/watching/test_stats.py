@@ -29,6 +29,7 @@ HOW = {
 }
 
 
+@pytest.mark.gate("logs", "images", "waves", "auto")
 @pytest.mark.parametrize("how", [*HOW, "files", "waves", "auto"])
 def test_nothing_counts_twice(jobs, program, how):
     """Messages that a later life sends again are those that an earlier one sent."""
@@ -196,6 +197,7 @@ def test_checkpoints_one_by_one(jobs, program):
     assert f"{len(taken)} images: a rank stood still for" in result.errors
 
 
+@pytest.mark.gate("auto")
 @pytest.mark.parametrize("protocol", ["pessimistic", "blocking", "auto"])
 def test_a_resumed_job_goes_on_counting(jobs, program, protocol):
     command = program("crash") + [*RING, "60000"]
