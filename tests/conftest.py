@@ -85,8 +85,16 @@ def pytest_configure(config):
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    if config.option.seed is None:
+    if hasattr(config, "workerinput"):
+        config.option.seed = config.workerinput["seed"]
+    elif config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(4), "little")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Processes that share the tests draw the same cases."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config):
