@@ -75,14 +75,18 @@ pub fn take(attached: &AtomicU64) -> Result<(), String> {
 /// Whether this process is the rank, and not one that the rank has forked. A life from an image has a number of its own,
 /// and leads its process group.
 pub fn is_this_process() -> bool {
-    TAKEN.load(Ordering::Relaxed) == u64::from(std::process::id()) || !is_below_wrapper()
+    TAKEN.load(Ordering::Relaxed) == u64::from(std::process::id()) || leads_its_group()
 }
 
 /// Whether the process that the agent started is another one, above this one: the rank's first process leads its group.
 pub fn is_below_wrapper() -> bool {
+    !leads_its_group()
+}
+
+fn leads_its_group() -> bool {
     // SAFETY: asks for a number.
     let group = unsafe { libc::getpgrp() };
-    group as u32 != std::process::id()
+    group as u32 == std::process::id()
 }
 
 /// Whether the process runs: one that has ended and waits for its parent does not.
