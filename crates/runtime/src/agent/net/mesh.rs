@@ -121,6 +121,9 @@ impl Conversation {
     pub fn take(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<(), Trouble> {
         let (mirror, outgoing) = (&mut self.mirror, &mut self.outgoing);
         match *frame {
+            // Of another epoch.
+            Frame::Position { .. } | Frame::Behind { .. } | Frame::Returned { .. } | Frame::Known { .. }
+                if !mirror.is_current() => {}
             Frame::Ranks { count } => mirror.hear_ranks(count as usize),
             Frame::Epoch { number } => mirror.hear_epoch(number),
             Frame::Position {
@@ -128,7 +131,7 @@ impl Conversation {
                 destination,
                 reference,
                 place,
-            } if mirror.is_current() => {
+            } => {
                 let place = place as usize;
                 outgoing.position(source, destination, Tail { reference, place });
             }
@@ -138,15 +141,14 @@ impl Conversation {
                 generation,
                 reference,
                 place,
-            } if mirror.is_current() => {
+            } => {
                 let place = place as usize;
                 outgoing.behind((source, destination), generation, Tail { reference, place });
             }
             Frame::Begin => outgoing.open(),
             Frame::Lacks { source } => outgoing.is_lacked(source),
-            Frame::Returned { source } if mirror.is_current() => mirror.has_returned(source),
-            Frame::Known { events } if mirror.is_current() => self.told.extend(events_of(events)),
-            Frame::Position { .. } | Frame::Behind { .. } | Frame::Returned { .. } | Frame::Known { .. } => {}
+            Frame::Returned { source } => mirror.has_returned(source),
+            Frame::Known { events } => self.told.extend(events_of(events)),
             Frame::Flush { number } => Frame::Flushed { number }.encode(out),
             Frame::Flushed { number } => {
                 if outgoing.flushed(number) {
