@@ -171,8 +171,11 @@ impl Guest {
     /// # Errors
     /// The lease ran out long ago.
     pub fn keep_up(&mut self, control: &mut Connection) -> io::Result<Option<bool>> {
-        let answered = self.beats.as_ref().map_or(Vec::new(), beats::Sent::answered);
-        answered.into_iter().for_each(|number| self.answered(number));
+        // The agent asks in each turn; answers matter when a heartbeat or the end of the lease is due.
+        if self.is_due() {
+            let answered = self.beats.as_ref().map_or(Vec::new(), beats::Sent::answered);
+            answered.into_iter().for_each(|number| self.answered(number));
+        }
         match self.lease.poll(since_boot()) {
             Some(Duty::Beat { number }) => {
                 self.beats.iter().for_each(|beats| beats.send(number));
