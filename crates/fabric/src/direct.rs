@@ -17,7 +17,7 @@ use crate::socket::{self, Socket};
 use incoming::{Incoming, Took};
 use resurgo_wire::direct::{Word, from_words};
 use resurgo_wire::handshake::{Doorkeeper, Heard, Server};
-use resurgo_wire::mesh::Frame;
+use resurgo_wire::mesh::{Frame, LONGEST_PAUSE, TCP_RTO_MAX_MS, TRIES};
 use resurgo_wire::node_memory::{arena, control};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -45,11 +45,6 @@ const ROOM: u64 = 1 << 33;
 fn last_error() -> io::Error {
     io::Error::last_os_error()
 }
-
-/// As `stream.rs` of the runtime has them: the longest pause of the kernel before it sends again, and how long it tries.
-const TCP_RTO_MAX_MS: libc::c_int = 44;
-const LONGEST_PAUSE: u32 = 1_000;
-const TRIES: u32 = 924_600;
 
 /// Without this, small messages wait for one another. One congestion control of the kernel's makes each connection slow where the
 /// network is near: the usual one does not. After a cut, what was on its way arrives within a second (Linux 6.15).

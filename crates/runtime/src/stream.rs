@@ -15,6 +15,7 @@ use nix::sys::socket::{
 };
 use nix::{libc, setsockopt_impl, sockopt_impl};
 use resurgo_wire::control::Job;
+use resurgo_wire::mesh::{LONGEST_PAUSE, TCP_RTO_MAX_MS, TRIES};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
@@ -27,20 +28,14 @@ use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 const CONTEXT: &str = "resurgo 2026-11-26 key pair of a job's connections";
 /// The bytes before the private key of Ed25519 in PKCS #8 (RFC 8410).
 const PKCS8: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
-sockopt_impl!(LongestPause, SetOnly, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, u32);
-/// Of Linux 6.15 and later.
-const TCP_RTO_MAX_MS: libc::c_int = 44;
-/// The longest pause before the kernel sends again what has not arrived, in milliseconds: the shortest that it allows.
-const PAUSE: u32 = 1_000;
-/// How long it tries, in milliseconds: as long as without that limit.
-const TRIES: u32 = 924_600;
+sockopt_impl!(RtoMax, SetOnly, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, u32);
 /// All peers have the same name: only the key counts.
 const NAME: &str = "resurgo";
 
 /// After a cut what was on its way arrives within a second, not only when the cut has lasted once more. Kernels that do
 /// not know the limit leave the socket as it is.
 fn outlive_cuts(socket: &TcpStream) {
-    if LongestPause.set(socket, &PAUSE).is_ok() {
+    if RtoMax.set(socket, &LONGEST_PAUSE).is_ok() {
         let _ = sockopt::TcpUserTimeout.set(socket, &TRIES);
     }
 }

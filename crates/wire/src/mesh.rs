@@ -33,6 +33,13 @@ use crate::frame::{Error, Reader, begin, end, split};
 use crate::handshake::{NAMES as WORDS, OWN, Word};
 use crate::node_memory::{CutTable, Layout, SEGMENT, arena};
 
+/// TCP_RTO_MAX_MS of Linux 6.15 and later: the longest pause before the kernel sends again what has not arrived.
+pub const TCP_RTO_MAX_MS: i32 = 44;
+/// That pause on connections between nodes, in milliseconds: the shortest that the kernel allows.
+pub const LONGEST_PAUSE: u32 = 1_000;
+/// How long the kernel then tries (TCP_USER_TIMEOUT), in milliseconds: as long as without that limit.
+pub const TRIES: u32 = 924_600;
+
 /// Most bytes of a frame: a segment and what stands before it.
 pub const MAX_FRAME: usize = SEGMENT + 64;
 const RUN: u8 = 9;
