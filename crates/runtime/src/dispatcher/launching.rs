@@ -128,7 +128,8 @@ impl Arrived {
 
     /// It is a node of the job.
     pub fn into_node(self) -> Node {
-        Node::of(self.host.name, self.number, self.process, self.connection).with_beats(self.arrival.beats)
+        let Arrival { beats, .. } = self.arrival;
+        Node::of(self.host.name, self.number, self.process, self.connection, beats)
     }
 
     /// It is not needed.

@@ -68,7 +68,13 @@ impl Node {
     }
 
     /// One of several, whose agent has come.
-    pub fn of(name: String, number: u32, mut process: Option<Child>, connection: Connection) -> Node {
+    pub fn of(
+        name: String,
+        number: u32,
+        mut process: Option<Child>,
+        connection: Connection,
+        beats: [u8; NAME_BYTES],
+    ) -> Node {
         Node {
             name: Some(name),
             number,
@@ -76,13 +82,8 @@ impl Node {
             complaints: process.as_mut().map_or_else(Complaints::none, Complaints::of),
             process,
             connection,
-            beats: [0; NAME_BYTES],
+            beats,
         }
-    }
-
-    /// The same, with the name of its heartbeats as datagrams.
-    pub fn with_beats(self, beats: [u8; NAME_BYTES]) -> Node {
-        Node { beats, ..self }
     }
 
     /// The address at which it reached this machine, on several nodes.

@@ -24,7 +24,13 @@ fn heartbeats_as_datagrams_count_once_and_while_the_connection_may_come_back() {
     let pairs: Vec<_> = (0..2).map(|_| UnixStream::pair().unwrap()).collect();
     let node = |(number, (ours, _)): (usize, &(UnixStream, UnixStream))| {
         let connection = Connection::new(ours.try_clone().unwrap()).unwrap();
-        Node::of(format!("n{number}"), 0, None, connection).with_beats([number as u8 + 1; NAME_BYTES])
+        Node::of(
+            format!("n{number}"),
+            0,
+            None,
+            connection,
+            [number as u8 + 1; NAME_BYTES],
+        )
     };
     let nodes = pairs.iter().enumerate().map(node).collect();
     let mut agents = Agents::several(nodes, Helpers::default(), lease, Some(heard));
@@ -56,7 +62,13 @@ fn a_lost_node_is_told_by_its_agents_end_or_by_its_silence() {
         if !is_silent {
             process.wait().unwrap();
         }
-        let mut node = Node::of("n2".to_string(), 0, Some(process), Connection::new(ours).unwrap());
+        let mut node = Node::of(
+            "n2".to_string(),
+            0,
+            Some(process),
+            Connection::new(ours).unwrap(),
+            [0; NAME_BYTES],
+        );
         let Lost { words, cause } = node.end(is_silent);
         assert!(words.contains("node n2"), "{words}");
         (words, cause)
@@ -91,6 +103,12 @@ fn a_lost_node_is_told_by_its_agents_end_or_by_its_silence() {
 #[test]
 fn an_agent_without_a_process_here_has_gone() {
     let (ours, _theirs) = UnixStream::pair().unwrap();
-    let mut node = Node::of("n3".to_string(), 0, None, Connection::new(ours).unwrap());
+    let mut node = Node::of(
+        "n3".to_string(),
+        0,
+        None,
+        Connection::new(ours).unwrap(),
+        [0; NAME_BYTES],
+    );
     assert_eq!(node.last_words(), "the agent of node n3 has gone");
 }
