@@ -45,9 +45,31 @@ class Outcomes:
         if report.failed:
             last = (str(report.longrepr).splitlines() or [""])[-1]
             jobs = [text for name, text in report.sections if name == "job"]
-            told = {"kind": "fault", "why": last[:200], **told, "jobs": jobs}
+            told = {"kind": "fault", "why": last[:200], **told, "report": str(report.longrepr), "jobs": jobs}
+            shorten(report, told)
         with open(self.file, "a") as file:
             file.write(json.dumps(told) + "\n")
+
+
+# Of what is printed of a failure: whoever looks for its reason may see the end of a long output only, or its beginning.
+MOST_CHARACTERS = 3000
+
+
+def shorten(report, told):
+    """Leaves of a failure what fits on a page; the file of outcomes has all. What may be forgiven is told in a line."""
+    if told["kind"] in ("missed", "expired"):
+        report.longrepr, report.sections = f"{told['kind']}: {told['why']}", []
+        return
+    others = [(name, text) for name, text in report.sections if name != "job"]
+    jobs = [(name, text) for name, text in report.sections if name == "job"]
+    report.longrepr = shortened(str(report.longrepr))
+    report.sections = [(name, shortened(text)) for name, text in others + jobs[-2:]]
+
+
+def shortened(text):
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return text[:1000] + "\n[... the file of outcomes has all ...]\n" + text[1000 - MOST_CHARACTERS :]
 
 
 class Tally:

@@ -119,9 +119,9 @@ def test_threads_with_new_numbers(jobs, rng, kills, words):
 
 @pytest.mark.parametrize("kind", WAITS)
 def test_waiting(jobs, rng, kills, kind):
-    """A wait of 150 ms ends on time, whatever happens to the process."""
-    calm = jobs.calm(2, *command(f"waits {kind} 300"))
-    result = jobs.run(2, *command(f"waits {kind} 300"), options=["--checkpoint-every", "25ms"])
+    """A wait of 150 ms ends on time, whatever happens to the process. One that began anew with each image would not end."""
+    calm = jobs.calm(2, *command(f"waits {kind} 3000"))
+    result = jobs.run(2, *command(f"waits {kind} 3000"), options=["--checkpoint-every", "25ms"])
     in_time(not re.search(r"it took \d+ ms$", result.errors, re.MULTILINE), result.describe())
     assert result.ok().out == calm.out, result.describe()
     came_about(len(result.of("checkpointed")) > 20, result)

@@ -226,13 +226,17 @@ impl Worker {
         self.progress.stop(true);
     }
 
-    /// Waits until the thread has carried out all orders, at most so long. Returns whether it has.
+    /// Waits until the thread has carried out all orders, or has got nowhere for so long. Returns whether it has.
     pub fn finish(mut self, patience: Duration) -> bool {
         self.orders = None;
         let Some(thread) = self.thread.take() else { return true };
-        let end = Instant::now() + patience;
-        while !thread.is_finished() && Instant::now() < end {
+        let so_far = || (self.progress.handled(), self.progress.removed());
+        let (mut seen, mut since) = (so_far(), Instant::now());
+        while !thread.is_finished() && since.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(5));
+            if so_far() != seen {
+                (seen, since) = (so_far(), Instant::now());
+            }
         }
         thread.is_finished()
     }
@@ -363,7 +367,8 @@ impl At {
             }
             Order::Remove => {
                 self.begun = None;
-                let removed = self.store().and_then(|store| store.remove(&job));
+                let removed = self.store()
+                    .and_then(|store| store.remove_showing(&job, &self.progress));
                 Answer::Removed(removed.map_err(told))
             }
         })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::name::{self, ChunkName, Generation};
 use crate::records::Part;
-use crate::sender::chunks_of;
+use crate::sender::{Progress, chunks_of};
 use crate::store::Store;
 
 /// A generation whose launcher was silent for so long may be given up.
@@ -243,12 +243,25 @@ impl Store {
     /// # Errors
     /// Something of it is left.
     pub fn remove(&self, job: &str) -> Result<(), Error> {
+        self.remove_showing(job, &Progress::default())
+    }
+
+    /// [`Store::remove`], which counts there what it removes.
+    ///
+    /// # Errors
+    /// Something of it is left.
+    pub fn remove_showing(&self, job: &str, progress: &Progress) -> Result<(), Error> {
         for folder in name::FOLDERS {
             for entry in self.place().list(&format!("{job}/{folder}"))? {
                 self.delete(job, folder, &entry.name)?;
+                progress.removes();
             }
-            self.place().settle(job)?;
+            if folder == name::GENERATIONS {
+                // No manifest comes back after its chunks are gone. The rest is of no use without one, in any order.
+                self.place().settle(job)?;
+            }
         }
+        self.place().settle(job)?;
         self.place().clear(job, true)
     }
 }

@@ -43,6 +43,8 @@ pub struct Progress {
     known: AtomicU64,
     /// Bytes that went to the place.
     put: AtomicU64,
+    /// Objects that were removed.
+    removed: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -57,6 +59,15 @@ impl Progress {
 
     pub fn put(&self) -> u64 {
         self.put.load(Ordering::Relaxed)
+    }
+
+    pub fn removed(&self) -> u64 {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// An object was removed.
+    pub fn removes(&self) {
+        self.removed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The sender fails soon, and goes on if it is called again.

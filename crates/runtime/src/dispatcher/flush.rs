@@ -30,7 +30,7 @@ use crate::flush::{Answer, FIRST_LOOK, Order, Site, Whole, Worker};
 pub(super) use servers::StoreServers;
 pub use servers::{StoreHost, Stores};
 
-/// How long the end of a job waits for a place that is to forget it.
+/// How long the end of a job waits for a place that is to forget it, and gets nowhere.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A place that has taken so many waves in a row has caught up.
