@@ -57,12 +57,13 @@ MOST_CHARACTERS = 3000
 
 def shorten(report, told):
     """Leaves of a failure what fits on a page; the file of outcomes has all. What may be forgiven is told in a line."""
+    line = f"{told['kind']}: {told['why']}"
     if told["kind"] in ("missed", "expired"):
-        report.longrepr, report.sections = f"{told['kind']}: {told['why']}", []
+        report.longrepr, report.sections = line, []
         return
     others = [(name, text) for name, text in report.sections if name != "job"]
     jobs = [(name, text) for name, text in report.sections if name == "job"]
-    report.longrepr = shortened(str(report.longrepr))
+    report.longrepr = f"{line}\n{shortened(str(report.longrepr))}"
     report.sections = [(name, shortened(text)) for name, text in others + jobs[-2:]]
 
 

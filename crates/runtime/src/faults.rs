@@ -207,6 +207,8 @@ pub struct Schedule {
     /// For the ranks to come.
     faults: Vec<Fault>,
     timed: Vec<(Duration, Victims)>,
+    /// Ranks whose time has come while they had no process: the next one is hit.
+    waiting: Vec<usize>,
     timed_nodes: Vec<(Duration, usize)>,
     /// Killed nodes: it takes a moment until they are gone.
     fallen: Vec<usize>,
@@ -240,6 +242,7 @@ impl Schedule {
             launched: size,
             faults: faults.to_vec(),
             timed: Vec::new(),
+            waiting: Vec::new(),
             timed_nodes: Vec::new(),
             fallen: Vec::new(),
             by_messages: Vec::new(),
@@ -330,9 +333,15 @@ impl Schedule {
     /// What to kill by now. `running` are the ranks, and `nodes` the nodes, that can be killed; a random fault picks
     /// one. It spares the last node: that would end the job.
     pub fn due(&mut self, now: Duration, running: &[usize], nodes: &[usize]) -> Vec<Victim> {
-        let mut victims = Vec::new();
+        let waiting = self.waiting.extract_if(.., |rank| running.contains(rank));
+        let mut victims: Vec<Victim> = waiting.map(Victim::Rank).collect();
         self.timed.retain(|(time, whom)| {
             if *time <= now {
+                if let Victims::Rank(rank) = whom
+                    && !running.contains(rank)
+                {
+                    self.waiting.push(*rank);
+                }
                 let hit = running.iter().filter(|rank| whom.include(**rank, self.launched));
                 victims.extend(hit.copied().map(Victim::Rank));
             }
@@ -504,6 +513,18 @@ mod tests {
             [Victim::Rank(0), Victim::Rank(2)]
         );
         assert_eq!(schedule.next_time(), None);
+    }
+
+    #[test]
+    fn a_timed_fault_waits_for_a_process_of_its_rank() {
+        let fault = |victims| Fault::At { victims, time: SECOND };
+        let faults = [fault(Victims::Rank(1)), fault(Victims::All)];
+        let mut schedule = Schedule::new(&faults, 2);
+        assert_eq!(schedule.due(SECOND, &[0], &[]), [Victim::Rank(0)]);
+        assert_eq!(schedule.next_time(), None);
+        assert_eq!(schedule.due(2 * SECOND, &[], &[]), []);
+        assert_eq!(schedule.due(2 * SECOND, &[0, 1], &[]), [Victim::Rank(1)]);
+        assert_eq!(schedule.due(3 * SECOND, &[0, 1], &[]), []);
     }
 
     #[test]

@@ -367,7 +367,8 @@ impl At {
             }
             Order::Remove => {
                 self.begun = None;
-                let removed = self.store()
+                let removed = self
+                    .store()
                     .and_then(|store| store.remove_showing(&job, &self.progress));
                 Answer::Removed(removed.map_err(told))
             }

@@ -174,7 +174,12 @@ fn generations_come_back_and_only_changes_are_sent() {
         assert!(swept.chunks >= 1 && swept.waiting == 0, "{swept:?}");
         assert_eq!(check_all(&store, &scratch, expected), 1);
         assert_eq!(store.gc("job", Some(1), crate::GRACE).unwrap(), crate::Swept::default());
-        store.remove("job").unwrap();
+        // It shows each object that it removes.
+        let folders = fs::read_dir(scratch.0.join("place/job")).unwrap().map(Result::unwrap);
+        let all: usize = folders.map(|folder| fs::read_dir(folder.path()).unwrap().count()).sum();
+        let progress = crate::Progress::default();
+        store.remove_showing("job", &progress).unwrap();
+        assert_eq!(progress.removed(), all as u64);
         assert!(store.jobs().unwrap().is_empty());
         assert!(contents(&scratch.0.join("place")).is_empty());
     }
