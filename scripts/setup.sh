@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh [toolchain|demo|all|slurm|s3]
+#   scripts/setup.sh [toolchain|demo|all|slurm|s3|web]
 #
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
 # all            that, and what tests and benchmarks need (the default)
 # slurm          that, and Slurm, for tests/nodes/test_slurm.py
+# web            that of all, and Chromium, for tests of the pages of resurgo web
 # s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
 # wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
 # docs           what makes a site of the documentation (make docs)
@@ -29,12 +30,13 @@ fail() {
     exit 1
 }
 
-with_slurm= with_s3=
+with_slurm= with_s3= with_web=
 case $what in
     toolchain | demo | all | wheel | docs) ;;
     slurm) what=all with_slurm=yes ;;
     s3) what=all with_s3=yes ;;
-    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, wheel or docs" ;;
+    web) what=all with_web=yes ;;
+    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, web, wheel or docs" ;;
 esac
 
 # Rust first: only the user can bring it. One sentence says what to do.
@@ -98,6 +100,7 @@ find_missing() {
             need nftables command -v nft # firewalls of these nodes
             need openssh-server test -x /usr/sbin/sshd
         fi
+        [ -z "$with_web" ] || need chromium command -v chromium
         if [ -n "$with_slurm" ]; then
             need munge test -x /usr/sbin/munged
             need slurmctld test -x /usr/sbin/slurmctld

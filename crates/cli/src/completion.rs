@@ -249,7 +249,7 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
         also: Also::Nothing,
     };
     match (verb, is_first) {
-        ("ps" | "top" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
+        ("ps" | "top" | "web" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
             listed(jobs().running)
         }
         ("kill" | "rm", _) => {

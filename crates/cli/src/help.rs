@@ -82,6 +82,7 @@ fn about(verb: &str) -> String {
         "run" => format!("{RUN}\n{}{BELOW}", options()),
         "ps" => PS.to_string(),
         "top" => TOP.to_string(),
+        "web" => WEB.to_string(),
         "checkpoint" => CHECKPOINT.to_string(),
         "suspend" => SUSPEND.to_string(),
         "resume" => {
@@ -184,6 +185,16 @@ that can be resumed from these places. With JOB, the state of this job: its node
   JOB, WAVE, AGE, SIZE        of jobs in a place: the name for resurgo resume --from PLACE JOB, and its newest wave
 
   --json                      print a list of objects instead
+";
+
+const WEB: &str = "\
+resurgo web [--listen ADDR:PORT] [--control] [JOB]
+
+Shows a running job in a browser: its nodes and ranks, a timeline of lives, images, waves and failures, and its events.
+Without a number, the only job. Prints the address, with a token that lets in whoever has it, and ends with the job.
+
+  --listen ADDR:PORT          where browsers find it; without it a free port of 127.0.0.1
+  --control                   the page can take images, kill ranks on purpose, and drain nodes
 ";
 
 const TOP: &str = "\
@@ -460,7 +471,7 @@ mod tests {
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
-        assert_eq!(seen.len(), 24);
+        assert_eq!(seen.len(), 25);
         assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
     }

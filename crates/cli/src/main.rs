@@ -27,6 +27,7 @@ mod program;
 mod progress;
 mod run;
 mod say;
+mod site;
 mod slurm;
 mod spawn;
 mod state;
@@ -36,6 +37,7 @@ mod suspend;
 mod text_file;
 mod top;
 mod version;
+mod web;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -43,7 +45,7 @@ use std::process::ExitCode;
 use resurgo_wire::control::{AGENT, HELPER, INVITED, KEPT, STORE_SERVER};
 
 /// What may follow `resurgo`.
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 25] = [
     "run",
     "doctor",
     "bench",
@@ -52,6 +54,7 @@ const VERBS: [&str; 24] = [
     "image",
     "ps",
     "top",
+    "web",
     "checkpoint",
     "suspend",
     "resume",
@@ -78,7 +81,7 @@ fn main() -> ExitCode {
     match verb.to_str() {
         // The other commands find out themselves where their own options end.
         Some(
-            verb @ ("ps" | "top" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join" | "add-host"
+            verb @ ("ps" | "top" | "web" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join" | "add-host"
             | "remove-host" | "drain" | "ft" | "store" | "checkpoint-server" | "advise" | "config"
             | "completion" | "demo" | "version"),
         ) if rest.iter().any(|word| word == "--help" || word == "-h") => code(help::print(verb)),
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Some("ps") if state::is_meant(&rest) => code(state::ps("ps", rest)),
         Some("ps") => code(jobs::ps(rest)),
         Some("top") => code(top::run(rest)),
+        Some("web") => code(web::run(rest)),
         Some("ft") => code(jobs::ft(rest)),
         Some("checkpoint") => code(jobs::checkpoint(rest)),
         Some("suspend") => code(jobs::suspend(rest)),

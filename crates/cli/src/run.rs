@@ -1,6 +1,7 @@
 //! `resurgo run`: from the command line to a job.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +18,7 @@ use resurgo_wire::services::Services;
 use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::options::{self, Options, Request, TimeLimit};
+use crate::site::Beside;
 use crate::{clock, configuration, hosts, program, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
@@ -33,7 +35,10 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     match read {
         Ok((Request::Help, ..)) => crate::help::print("run"),
         Ok((Request::Version, ..)) => crate::version::run(&[]),
-        Ok((Request::Run(options), arguments, configured)) => begin(begin_or_resume(*options, arguments, configured)),
+        Ok((Request::Run(options), arguments, configured)) => {
+            let web = options.output.web;
+            begin(begin_or_resume(*options, arguments, configured), web)
+        }
         Err(error) => {
             eprintln!("resurgo: {error}");
             i32::from(crate::check::USAGE)
@@ -41,10 +46,15 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-/// Runs a prepared job; returns the exit status.
-pub fn begin(prepared: Result<Settings, Refusal>) -> i32 {
+/// Runs a prepared job, which `web` shows to browsers; returns the exit status.
+pub fn begin(prepared: Result<Settings, Refusal>, web: Option<SocketAddr>) -> i32 {
+    let prepared = prepared.and_then(|settings| Ok((settings, web.map(Beside::start).transpose()?)));
     match prepared {
-        Ok(settings) => dispatcher::run(settings),
+        Ok((settings, beside)) => {
+            let code = dispatcher::run(settings);
+            beside.into_iter().for_each(Beside::end);
+            code
+        }
         Err(refusal) => {
             eprintln!("resurgo: {}", refusal.text);
             refusal.code

@@ -20,3 +20,8 @@ pub fn failed(text: &str) -> i32 {
     eprintln!("resurgo: {text}");
     1
 }
+
+/// Something that the user may want to know.
+pub fn note(text: &str) {
+    eprintln!("resurgo: note: {text}");
+}

@@ -138,7 +138,10 @@ pub fn resume(arguments: Vec<OsString>) -> i32 {
         })
     });
     match (parsed, found) {
-        (Ok(Request::Run(options)), Some(suspended)) => run::begin(run::resume(*options, suspended)),
+        (Ok(Request::Run(options)), Some(suspended)) => {
+            let web = options.output.web;
+            run::begin(run::resume(*options, suspended), web)
+        }
         (Ok(_), _) => crate::help::print("resume"),
         (Err(error), _) => {
             eprintln!("resurgo: {error}");

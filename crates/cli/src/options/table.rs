@@ -443,6 +443,9 @@ table! {
     "--metrics-file" "FILE" "" Everywhere
         "write them into this file every 5 s, and at the end"
         Job(|options, value| { options.output.reports.metrics_file = Some(PathBuf::from(value)); Ok(()) });
+    "--web" "ADDR:PORT" "" Everywhere
+        "show the job to browsers there, as resurgo web does; 127.0.0.1:0 takes a free port"
+        Job(|options, value| address(value).map(|address| options.output.web = Some(address)));
     "--notify" "COMMAND" "" Everywhere
         "run this command of the shell when ranks fail or recover, and at the end; $NOTIFY_EVENT says what it is"
         Job(|options, value| { options.output.reports.notify = Some(value.into()); Ok(()) });

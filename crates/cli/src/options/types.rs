@@ -184,6 +184,8 @@ pub struct Output {
     /// Print the exit code of every rank at the end.
     pub exit_codes: bool,
     pub reports: Reports,
+    /// Where browsers find the job's page.
+    pub web: Option<SocketAddr>,
 }
 
 /// When the job ends early.

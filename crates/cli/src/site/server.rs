@@ -1,0 +1,210 @@
+//! The server: HTTP by axum, on one thread.
+
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request as Asked, State as Of};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, middleware};
+use futures_util::stream::{self, Stream};
+use resurgo_wire::console::Request;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::watched::{News, Watched};
+
+/// What pages have a moment to hear of after the job's end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The most bytes of an order.
+const LONGEST: usize = 4096;
+
+/// Nothing but what this server sends, in no frame of another page.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+                      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+#[derive(Clone)]
+pub struct Site {
+    pub watched: Arc<Watched>,
+    /// Of the token, so that a comparison takes always the same time.
+    pub token: blake3::Hash,
+    /// Whether pages may give orders.
+    pub control: bool,
+}
+
+/// Serves until the job has ended.
+///
+/// # Errors
+/// It cannot serve at all.
+pub fn serve(listener: TcpListener, site: Site) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let watched = site.watched.clone();
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let served = axum::serve(listener, router(site));
+        let over = async {
+            let mut news = watched.news();
+            let _ = news.wait_for(|news| matches!(news, News::Over(_))).await;
+            tokio::time::sleep(LAST_WORDS).await;
+        };
+        // Pages that stay open hold nothing up.
+        tokio::select! {
+            served = served => served,
+            () = over => Ok(()),
+        }
+    })
+}
+
+fn router(site: Site) -> Router {
+    let guarded = Router::new()
+        .route("/events", get(events))
+        .route("/do", post(order))
+        .route_layer(middleware::from_fn_with_state(site.clone(), has_token));
+    let text =
+        |kind: &'static str, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, kind)], text) });
+    Router::new()
+        .route("/", text("text/html; charset=utf-8", include_str!("page.html")))
+        .route(
+            "/page.js",
+            text("text/javascript; charset=utf-8", include_str!("page.js")),
+        )
+        .route("/page.css", text("text/css; charset=utf-8", include_str!("page.css")))
+        .merge(guarded)
+        .layer(middleware::from_fn(careful))
+        .layer(axum::extract::DefaultBodyLimit::max(LONGEST))
+        .with_state(site)
+}
+
+/// What browsers are told with everything.
+async fn careful(asked: Asked, next: Next) -> Response {
+    let mut response = next.run(asked).await;
+    let headers = response.headers_mut();
+    let mut set = |name, value: &'static str| headers.insert(name, header::HeaderValue::from_static(value));
+    set(header::CONTENT_SECURITY_POLICY, POLICY);
+    set(header::REFERRER_POLICY, "no-referrer");
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(header::CACHE_CONTROL, "no-store");
+    response
+}
+
+/// Lets nobody pass without the token: in the address, as a browser's events have no header of their own, or in
+/// `Authorization: Bearer TOKEN`.
+async fn has_token(Of(site): Of<Site>, asked: Asked, next: Next) -> Response {
+    let bearer = asked
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let given = bearer
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .or_else(|| in_address(asked.uri()));
+    match given.is_some_and(|given| blake3::hash(given.as_bytes()) == site.token) {
+        true => next.run(asked).await,
+        false => refused(
+            StatusCode::FORBIDDEN,
+            "the address must have the token that resurgo web has printed",
+        ),
+    }
+}
+
+fn in_address(uri: &Uri) -> Option<&str> {
+    let mut words = uri.query()?.split('&');
+    words.find_map(|word| word.strip_prefix("token="))
+}
+
+fn refused(status: StatusCode, why: &str) -> Response {
+    (status, Json(json!({ "ok": false, "said": why }))).into_response()
+}
+
+/// What a page has heard.
+struct Page {
+    site: Site,
+    news: watch::Receiver<News>,
+    /// The number of the last event that it has.
+    last: u64,
+    is_first: bool,
+    is_over: bool,
+}
+
+async fn events(Of(site): Of<Site>, headers: HeaderMap) -> impl IntoResponse {
+    // A page whose connection broke says what it has.
+    let last = headers
+        .get("last-event-id")
+        .and_then(|last| last.to_str().ok()?.parse().ok());
+    let news = site.watched.news();
+    let page = Page {
+        site,
+        news,
+        last: last.unwrap_or(0),
+        is_first: true,
+        is_over: false,
+    };
+    Sse::new(stream_of(page)).keep_alive(KeepAlive::default())
+}
+
+fn stream_of(page: Page) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold(page, |mut page| async move {
+        if page.is_over {
+            return None;
+        }
+        loop {
+            if !std::mem::take(&mut page.is_first) && page.news.changed().await.is_err() {
+                return None;
+            }
+            let news = page.news.borrow_and_update().clone();
+            let event = match news {
+                News::Nothing => continue,
+                News::Silent(_) => Event::default().event("silent").data("{}"),
+                News::State(_) => {
+                    let Some((mut state, last)) = page.site.watched.state(page.last) else {
+                        continue;
+                    };
+                    state["control"] = json!(page.site.control);
+                    page.last = last;
+                    Event::default()
+                        .event("state")
+                        .id(last.to_string())
+                        .data(state.to_string())
+                }
+                News::Over(how) => {
+                    page.is_over = true;
+                    Event::default().event("over").data(json!({ "how": how }).to_string())
+                }
+            };
+            return Some((Ok(event), page));
+        }
+    })
+}
+
+async fn order(Of(site): Of<Site>, Json(order): Json<Value>) -> Response {
+    if !site.control {
+        return refused(
+            StatusCode::FORBIDDEN,
+            "this page only looks: resurgo web --control lets it give orders",
+        );
+    }
+    let request = match (order["do"].as_str(), order["node"].as_str(), order["rank"].as_u64()) {
+        (Some("checkpoint"), ..) => Request::Checkpoint,
+        (Some("drain"), Some(node), _) => Request::Drain {
+            node: node.to_string(),
+            removed: false,
+        },
+        (Some("kill"), _, Some(rank)) => Request::KillRank { rank: rank as usize },
+        _ => {
+            return refused(
+                StatusCode::BAD_REQUEST,
+                "not an order: checkpoint, drain with node, or kill with rank",
+            );
+        }
+    };
+    let watched = site.watched.clone();
+    let done = tokio::task::spawn_blocking(move || watched.order(&request)).await;
+    match done.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(said) => Json(json!({ "ok": true, "said": said })).into_response(),
+        Err(why) => refused(StatusCode::CONFLICT, &why),
+    }
+}
