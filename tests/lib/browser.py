@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Chromium without a screen, driven by its DevTools protocol over a pair of pipes."""
 
+import base64
 import contextlib
 import json
 import os
@@ -109,6 +110,12 @@ class Browser:
 
     def resize(self, width, height):
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def picture(self):
+        """The whole page as PNG."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": self.evaluate("innerWidth"), "height": size["height"], "scale": 1}
+        return base64.b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
 
     def close(self):
         with contextlib.suppress(ProcessLookupError):
