@@ -1,2 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resurgo, for programs that it runs. `resurgo run --ft` puts this package into the path of Python."""
+"""Jobs of `resurgo run`, started and watched from Python, and `resurgo.ft` for programs that run in them.
+
+    import resurgo
+
+    with resurgo.run(["./app"], n=4, options=["--checkpoint-every", "1m"]) as job:
+        for event in job.events():
+            print(event["time"], event["event"])
+
+`resurgo run --ft` puts this package into the path of Python. Only `resurgo.ft` needs mpi4py.
+"""
+
+from .job import Error, Event, Job, jobs, resume, run
+
+__all__ = ["Error", "Event", "Job", "jobs", "resume", "run"]

@@ -40,6 +40,7 @@ def test_installed_with_a_narrow_umask_and_a_space(jobs, program, tmp_path):
     assert (done.returncode, done.stderr) == (0, "") and f"{prefix}/bin/resurgo" in done.stdout, done
     found = modes(prefix)
     programs = ["bin/resurgo", "lib/resurgo/libresurgo-fi.so", "lib/resurgo/libresurgo-ft.so", "lib/resurgo/resurgo-sim"]
+    programs += [f"share/resurgo/examples/jobs/{name}.sh" for name in ("pbs", "slurm", "spot")]
     for path, mode in found.items():
         wanted = 0o755 if path.is_dir() or str(path.relative_to(prefix)) in programs else 0o644
         assert mode == wanted, (path, oct(mode))
@@ -49,6 +50,8 @@ def test_installed_with_a_narrow_umask_and_a_space(jobs, program, tmp_path):
     assert jobs.command([prefix / "bin/resurgo", "run", "-n", "2", *program("hello")]).wait().ok().errors == ""
     python = [prefix / "bin/resurgo", "run", "--ft", "-n", "2", harness.PYTHON, "-c", "from mpi4py import MPI; from resurgo import ft; print(ft.is_revoked(MPI.COMM_WORLD))"]
     assert jobs.command(python).wait().ok().text == "False\n" * 2
+    env = harness.environment(PYTHONPATH=prefix / "lib/resurgo/python", PATH="/nowhere")
+    assert jobs.command([harness.PYTHON, "-c", "import resurgo; resurgo.run('/bin/true', n=2).wait()"], env=env).wait().ok().errors
     assert (prefix / "include/resurgo/mpi_ext.F90").is_file()
     assert "gao-3" in jobs.command([prefix / "bin/resurgo", "bench"]).wait().ok().text
 

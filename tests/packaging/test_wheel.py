@@ -39,7 +39,6 @@ def test_in_a_fresh_environment(jobs, program, wheel, tmp_path):
     run(python, *PIP, "install", "--no-index", "--no-deps", wheel)
     assert (environment / "include/resurgo/mpi-ext.h").is_file()
     assert (environment / "share/resurgo/examples/cg.c").is_file()
-    run(python, "-c", "import resurgo")
 
     calm = jobs.command([resurgo, "run", "-n", "4", *program("heat"), *HEAT]).wait().ok()
     killed = jobs.command([resurgo, "run", "-n", "4", "--fault", "rank=2,messages=2000", *program("heat"), *HEAT]).wait().ok()
@@ -47,6 +46,11 @@ def test_in_a_fresh_environment(jobs, program, wheel, tmp_path):
     script = "from mpi4py import MPI; from resurgo import ft; print(ft.__file__, ft.is_revoked(MPI.COMM_WORLD))"
     python_of_mpi = jobs.command([resurgo, "run", "--ft", "-n", "2", harness.PYTHON, "-c", script]).wait().ok()
     assert python_of_mpi.text == f"{environment}/lib/resurgo/python/resurgo/ft.py False\n" * 2
+    # Its package is where `import` looks, and finds the program without PATH.
+    script = f"import resurgo, sys; print(resurgo.__file__, flush=True); sys.exit(resurgo.run({[*program('heat'), *map(str, HEAT)]}, n=4).wait())"
+    job = jobs.command([python, "-c", script], env=harness.environment(PATH="/usr/bin:/bin")).wait().ok()
+    where, text = job.text.split("\n", 1)
+    assert Path(where).is_relative_to(environment / "lib") and Path(where).parent.parent.name == "site-packages" and text == calm.text
 
     run(python, *PIP, "uninstall", "--yes", "resurgo")
     assert {path for path in files() - before if not path.is_dir()} == set()
