@@ -40,6 +40,12 @@ files() {
     for file in examples/Makefile examples/README.md examples/*.c examples/*.f90 examples/*.py; do
         echo "644 $file share/resurgo/$file"
     done
+    for file in examples/jobs/*.sh; do
+        echo "755 $file share/resurgo/$file"
+    done
+    for file in examples/jobs/*.yaml examples/jobs/*.service; do
+        echo "644 $file share/resurgo/$file"
+    done
     # What `resurgo bench` needs, in the places that it has here.
     for file in bench/figures/*.py bench/programs/*.c bench/programs/Makefile; do
         echo "644 $file share/resurgo/$file"
@@ -61,7 +67,7 @@ files() {
 
 # Directories below the prefix that hold nothing of others; inner ones come first.
 directories='share/resurgo/bench/figures share/resurgo/bench/programs share/resurgo/bench share/resurgo/tests/programs
-share/resurgo/tests share/resurgo/examples share/resurgo share/doc/resurgo lib/resurgo/python/resurgo
+share/resurgo/tests share/resurgo/examples/jobs share/resurgo/examples share/resurgo share/doc/resurgo lib/resurgo/python/resurgo
 lib/resurgo/python lib/resurgo include/resurgo'
 
 # Has the program write what files() lists below build/share, if it is newer.
