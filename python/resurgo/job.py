@@ -119,14 +119,14 @@ def _binary() -> str:
         found = shutil.which(named)
         if not found:
             raise Error(f"$RESURGO names {named}, which is no program that can be run")
-        return found
+        return os.path.abspath(found)
     # ENVIRONMENT/lib/python3/site-packages/resurgo and PREFIX/lib/resurgo/python/resurgo; pip install --target DIR.
     above = Path(os.path.abspath(__file__)).parent.parents
     places = [str(above[level] / "bin") for level in (3, 0) if level < len(above)]
     found = shutil.which("resurgo", path=os.pathsep.join([*places, os.environ.get("PATH", os.defpath)]))
     if not found:
         raise Error("there is no program resurgo, neither beside this package nor in PATH; $RESURGO can name it")
-    return found
+    return os.path.abspath(found)
 
 
 def _text(word: _Word) -> str:
@@ -367,5 +367,5 @@ class Job:
                 unshown = b""
         events.close()
         errors.close()
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)
         _watchers.remove(threading.current_thread())

@@ -360,3 +360,4 @@ def test_what_the_guide_names_is_there():
         sys.path.remove(str(PACKAGE))
     for owner, name in set(re.findall(r"\b(job|resurgo)\.(\w+)", guide)):
         assert hasattr(resurgo.Job if owner == "job" else resurgo, name) or name == "ft", name
+    assert set(resurgo.__all__) <= set(dir(resurgo)) and not hasattr(resurgo, "nothing")
