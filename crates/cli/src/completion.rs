@@ -7,6 +7,7 @@ use resurgo_runtime::jobs;
 use resurgo_runtime::units::one_line;
 
 use crate::check::USAGE;
+use crate::console::table::WORDS;
 use crate::help::{self, Item};
 use crate::options::choices;
 use crate::options::table::{self, Line};
@@ -249,9 +250,10 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
         also: Also::Nothing,
     };
     match (verb, is_first) {
-        ("ps" | "top" | "web" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
+        ("ps" | "top" | "web" | "console" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
             listed(jobs().running)
         }
+        ("console", false) => Answer::of(console_words(before)),
         ("kill" | "rm", _) => {
             let Jobs { running, resumable } = jobs();
             let running = if verb == "kill" { running } else { Vec::new() };
@@ -276,6 +278,12 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
         ("advise", true) | ("image" | "doctor", false) => Answer::only(Also::Files),
         _ => Answer::only(Also::Nothing),
     }
+}
+
+/// The words of the console, behind the number of the job.
+fn console_words(before: &[String]) -> impl Iterator<Item = &'static str> {
+    let is_next = before.iter().filter(|word| !word.starts_with('-')).count() == 1;
+    WORDS.iter().map(|word| word.name).filter(move |_| is_next)
 }
 
 /// The placeholder of the option's value, if the item is about this option; inside, None for one without a value.
@@ -359,6 +367,9 @@ mod tests {
         assert_eq!(words("resume --grace 3s "), (vec!["22".into()], Also::Directories));
         assert_eq!(words("kill 22 ").0, ["11", "22"]);
         assert_eq!(words("rm ").0, ["22"]);
+        assert_eq!(words("console --json ").0, ["11"]);
+        assert_eq!(words("console 11 ra").0, ["ranks"]);
+        assert_eq!(words("console 11 kill ").0, Vec::<String>::new());
         assert_eq!(words("ft records ").0, ["11"]);
     }
 }

@@ -2,6 +2,7 @@
 
 mod parts;
 
+use crate::console::table as words;
 use crate::options::table::{self, Line, Section};
 pub use parts::{Item, Part};
 
@@ -83,6 +84,7 @@ fn about(verb: &str) -> String {
         "ps" => PS.to_string(),
         "top" => TOP.to_string(),
         "web" => WEB.to_string(),
+        "console" => format!("{CONSOLE}{}{BELOW_CONSOLE}", words::help()),
         "checkpoint" => CHECKPOINT.to_string(),
         "suspend" => SUSPEND.to_string(),
         "resume" => {
@@ -213,6 +215,24 @@ Without a terminal it prints one table and ends.
 NO_COLOR=1 in the environment: no colours.
 
 Exit status: 0; 1 when the job does not answer; 2 when there is no such job.
+";
+
+const CONSOLE: &str = "\
+resurgo console [--json] [JOB]
+resurgo console [--json] JOB WORD...
+
+Carries out words about a running job, one a line. On a terminal there is a prompt with line editing, history and
+completion (Tab); otherwise the lines come from standard input, and the first word that fails ends it. With a word in
+the command line it carries out that one. Without a number, the only job.
+
+";
+
+/// Below the words.
+const BELOW_CONSOLE: &str = "
+  --json                      each answer is a line of JSON
+
+Exit status: 0, also when the job ends; 1 when a word fails that no user has typed at the prompt; 2 when there is no
+such job.
 ";
 
 const CHECKPOINT: &str = "\
@@ -471,7 +491,7 @@ mod tests {
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
-        assert_eq!(seen.len(), 25);
+        assert_eq!(seen.len(), 26);
         assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
     }

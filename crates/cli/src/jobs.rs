@@ -183,7 +183,7 @@ pub fn ft(arguments: Vec<OsString>) -> i32 {
     let number = job.number;
     let losses = match asked(job, &Request::Losses) {
         Ok(Reply::Losses(losses)) => losses,
-        Ok(_) => return failed(&format!("job {number} has answered something else")),
+        Ok(_) => return failed(&strange(number)),
         Err(code) => return code,
     };
     let titles = ["FAILURE", "AGO", "RANK", "LEFT", "HOW"].map(String::from);
@@ -228,10 +228,16 @@ pub fn add_host(arguments: Vec<OsString>) -> i32 {
     let [job, host] = &arguments[..] else {
         return usage("add-host needs the number of a job and a host, as in: resurgo add-host 4711 n3:4");
     };
-    match crate::host_names::one(&host.to_string_lossy()) {
-        Ok((host, slots)) => one("add-host", std::slice::from_ref(job), &Request::AddHost { host, slots }),
+    match to_add(&host.to_string_lossy()) {
+        Ok(request) => one("add-host", std::slice::from_ref(job), &request),
         Err(why) => usage(&format!("add-host {}: {why}", host.display())),
     }
+}
+
+/// The request to add `host`, or `host:4`.
+pub fn to_add(host: &str) -> Result<Request, String> {
+    let (host, slots) = crate::host_names::one(host)?;
+    Ok(Request::AddHost { host, slots })
 }
 
 /// `resurgo drain JOB NODE` and `resurgo remove-host JOB NODE`.
@@ -271,10 +277,16 @@ fn kill_rank(arguments: &[OsString]) -> i32 {
         [job, option, rank] if option == "--rank" => (rank, job),
         _ => return usage("kill --rank takes a rank and the number of one job, as in: resurgo kill --rank 2 4711"),
     };
-    match rank.to_str().and_then(|rank| rank.parse().ok()) {
-        Some(rank) => one("kill", std::slice::from_ref(job), &Request::KillRank { rank }),
-        None => usage(&format!("--rank {}: not the number of a rank", rank.display())),
+    match to_kill(&rank.to_string_lossy()) {
+        Ok(request) => one("kill", std::slice::from_ref(job), &request),
+        Err(why) => usage(&format!("--rank {}: {why}", rank.display())),
     }
+}
+
+/// The request to kill this rank.
+pub fn to_kill(rank: &str) -> Result<Request, String> {
+    let rank = rank.parse().map_err(|_| "not the number of a rank".to_string())?;
+    Ok(Request::KillRank { rank })
 }
 
 /// `resurgo rm JOB|DIR...`: removes the files of jobs that do not run.
@@ -327,13 +339,40 @@ fn tell(job: Job, request: &Request) -> i32 {
             let _ = writeln!(io::stdout(), "job {number}: {}", one_line(&text));
             0
         }
-        Ok(_) => failed(&format!("job {number} has answered something else")),
+        Ok(_) => failed(&strange(number)),
         Err(code) => code,
     }
 }
 
 /// The job's answer, unless it refuses or there is none; then the exit status.
 pub fn asked(mut job: Job, request: &Request) -> Result<Reply, i32> {
+    answer(&mut job, request).map_err(|none| failed(&none.to_string()))
+}
+
+/// Why there is no answer to go on with.
+#[derive(Debug)]
+pub enum NoAnswer {
+    HasEnded(u32),
+    /// It refuses, or does not answer.
+    Other(String),
+}
+
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            NoAnswer::HasEnded(number) => write!(f, "job {number} has ended meanwhile"),
+            NoAnswer::Other(why) => f.write_str(why),
+        }
+    }
+}
+
+/// The job has answered what does not fit.
+pub fn strange(number: u32) -> String {
+    format!("job {number} has answered something else")
+}
+
+/// The job's answer, unless it refuses or there is none. A terminal shows how it gets on.
+pub fn answer(job: &mut Job, request: &Request) -> Result<Reply, NoAnswer> {
     let number = job.number;
     let shows = io::stderr().is_terminal();
     let mut shown = false;
@@ -346,18 +385,15 @@ pub fn asked(mut job: Job, request: &Request) -> Result<Reply, i32> {
     if shown {
         eprint!("\r\x1b[K");
     }
-    Err(match answer {
-        Ok(Reply::Refused(text)) => failed(&format!("job {number}: {}", one_line(&text))),
+    Err(NoAnswer::Other(match answer {
+        Ok(Reply::Refused(text)) => format!("job {number}: {}", one_line(&text)),
         Ok(reply) => return Ok(reply),
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => failed(&format!(
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => format!(
             "job {number} does not answer; if it has been stopped (Ctrl-Z, SIGSTOP), let it go on: kill -CONT {number}"
-        )),
-        Err(_) if !is_listed(number) => failed(&format!("job {number} has ended meanwhile")),
-        Err(error) => failed(&format!(
-            "job {number} does not answer: {}",
-            one_line(&error.to_string())
-        )),
-    })
+        ),
+        Err(_) if !is_listed(number) => return Err(NoAnswer::HasEnded(number)),
+        Err(error) => format!("job {number} does not answer: {}", one_line(&error.to_string())),
+    }))
 }
 
 fn is_listed(number: u32) -> bool {

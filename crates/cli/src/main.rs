@@ -9,6 +9,7 @@ mod checkpoint_server;
 mod clock;
 mod completion;
 mod configuration;
+mod console;
 mod demo;
 mod diagnosis;
 mod doctor;
@@ -45,7 +46,7 @@ use std::process::ExitCode;
 use resurgo_wire::control::{AGENT, HELPER, INVITED, KEPT, STORE_SERVER};
 
 /// What may follow `resurgo`.
-const VERBS: [&str; 25] = [
+const VERBS: [&str; 26] = [
     "run",
     "doctor",
     "bench",
@@ -55,6 +56,7 @@ const VERBS: [&str; 25] = [
     "ps",
     "top",
     "web",
+    "console",
     "checkpoint",
     "suspend",
     "resume",
@@ -81,8 +83,8 @@ fn main() -> ExitCode {
     match verb.to_str() {
         // The other commands find out themselves where their own options end.
         Some(
-            verb @ ("ps" | "top" | "web" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join" | "add-host"
-            | "remove-host" | "drain" | "ft" | "store" | "checkpoint-server" | "advise" | "config"
+            verb @ ("ps" | "top" | "web" | "console" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join"
+            | "add-host" | "remove-host" | "drain" | "ft" | "store" | "checkpoint-server" | "advise" | "config"
             | "completion" | "demo" | "version"),
         ) if rest.iter().any(|word| word == "--help" || word == "-h") => code(help::print(verb)),
         Some("run") => code(run::run(rest)),
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         Some("ps") => code(jobs::ps(rest)),
         Some("top") => code(top::run(rest)),
         Some("web") => code(web::run(rest)),
+        Some("console") => code(console::run(rest)),
         Some("ft") => code(jobs::ft(rest)),
         Some("checkpoint") => code(jobs::checkpoint(rest)),
         Some("suspend") => code(jobs::suspend(rest)),

@@ -35,7 +35,7 @@ pub const RANK_COLUMNS: [(&str, i8); 8] = [
 const NODE_OF_RANK: usize = 1;
 const WIDEST_NAME: usize = 40;
 
-/// The last events that `resurgo ps JOB` shows.
+/// The last events that are shown.
 const EVENTS: usize = 10;
 
 /// Whether the arguments of `resurgo ps` name one job.
@@ -57,7 +57,7 @@ pub fn ps(verb: &str, arguments: Vec<OsString>) -> i32 {
     match jobs::asked(job, &Request::State { after: 0 }) {
         Ok(Reply::State(state)) if as_json => say::print(&format!("{}\n", json!(state))),
         Ok(Reply::State(state)) => say::print(&table(&state)),
-        Ok(_) => return say::failed(&format!("job {number} has answered something else")),
+        Ok(_) => return say::failed(&jobs::strange(number)),
         Err(code) => return code,
     }
     0
@@ -69,24 +69,32 @@ pub fn table(state: &State) -> String {
     for line in head(state) {
         let _ = writeln!(text, "{line}");
     }
-    let _ = writeln!(text, "\n{}", titles(&NODE_COLUMNS));
-    for node in &state.nodes {
-        let _ = writeln!(text, "{}", node_row(node));
-    }
+    let _ = write!(text, "\n{}\n{}\n{}", nodes(state), ranks(state), events(state));
+    text
+}
+
+/// The nodes, below their titles.
+pub fn nodes(state: &State) -> String {
+    let rows = state.nodes.iter().map(|node| node_row(node) + "\n");
+    std::iter::once(titles(&NODE_COLUMNS) + "\n").chain(rows).collect()
+}
+
+/// The ranks with the names of their nodes, below their titles.
+pub fn ranks(state: &State) -> String {
     let names: Vec<String> = state.ranks.iter().map(|rank| node_name(state, rank)).collect();
     let widest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let mut columns = RANK_COLUMNS;
     let (_, width) = &mut columns[NODE_OF_RANK];
     *width = (*width).max(widest.min(WIDEST_NAME) as i8);
-    let _ = writeln!(text, "\n{}", titles(&columns));
-    for (rank, name) in state.ranks.iter().zip(names) {
-        let _ = writeln!(text, "{}", row(&columns, rank_cells(rank, name)));
-    }
-    text.push('\n');
-    for event in &state.events[state.events.len().saturating_sub(EVENTS)..] {
-        let _ = writeln!(text, "{}", event_line(event));
-    }
-    text
+    let rows = state.ranks.iter().zip(names);
+    let rows = rows.map(|(rank, name)| row(&columns, rank_cells(rank, name)) + "\n");
+    std::iter::once(titles(&columns) + "\n").chain(rows).collect()
+}
+
+/// The last events.
+pub fn events(state: &State) -> String {
+    let last = &state.events[state.events.len().saturating_sub(EVENTS)..];
+    last.iter().map(|event| event_line(event) + "\n").collect()
 }
 
 /// The job as a whole.

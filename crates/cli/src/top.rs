@@ -166,8 +166,7 @@ fn look(mut job: Job, asked: &Receiver<u64>, says: &Sender<News>) {
 fn order(number: u32, request: Request, says: Sender<News>) {
     std::thread::spawn(move || {
         let mut progress = |text: &str| drop(says.send(News::Said(one_line(text))));
-        let found = resurgo_runtime::jobs::list().map(|jobs| jobs.into_iter().find(|job| job.number == number));
-        let answer = match found {
+        let answer = match resurgo_runtime::jobs::again(number) {
             Ok(Some(mut job)) => job.ask(&request, &mut progress),
             Ok(None) => return,
             Err(error) => Err(error),

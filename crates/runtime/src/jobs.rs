@@ -87,6 +87,11 @@ pub fn list() -> io::Result<Vec<Job>> {
     Ok(jobs)
 }
 
+/// The running job with this number, by another connection.
+pub fn again(number: u32) -> io::Result<Option<Job>> {
+    Ok(list()?.into_iter().find(|job| job.number == number))
+}
+
 /// The other user whose job has this number.
 pub fn owner(number: u32) -> Option<u32> {
     let names = parse(&std::fs::read("/proc/net/unix").ok()?);
@@ -151,6 +156,11 @@ impl Job {
         })
     }
 
+    /// Sees the end of the job, beside whoever asks it.
+    pub fn end(&self) -> io::Result<End> {
+        self.socket.try_clone().map(End)
+    }
+
     fn send(&mut self, request: &Request) -> io::Result<()> {
         let mut bytes = Vec::new();
         request.encode(&mut bytes);
@@ -201,6 +211,21 @@ impl Job {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
+    }
+}
+
+/// A look at a job's connection, which closes when the job ends.
+pub struct End(UnixStream);
+
+impl End {
+    /// Returns when the job has ended.
+    pub fn wait(self) {
+        // Nothing is waited for but what poll always tells: that the other side is gone.
+        let mut socket = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
+        while matches!(
+            poll(&mut socket, PollTimeout::NONE),
+            Ok(0) | Err(nix::errno::Errno::EINTR)
+        ) {}
     }
 }
 
