@@ -449,6 +449,9 @@ table! {
     "--notify" "COMMAND" "" Everywhere
         "run this command of the shell when ranks fail or recover, and at the end; $NOTIFY_EVENT says what it is"
         Job(|options, value| { options.output.reports.notify = Some(value.into()); Ok(()) });
+    "--journal" "" "" Everywhere
+        "write what fails and recovers, and the end, into the journal of the system"
+        Job(|options, _| { options.output.reports.journal = true; Ok(()) });
     "--no-config" "" "" RunOrEnvironment
         "read no configuration files; resurgo config tells which there are"
         Job(|options, _| { options.without_files = true; Ok(()) });

@@ -1,5 +1,6 @@
 //! Hands events to all sinks that the user wants.
 
+mod journal;
 mod json_lines;
 mod notices;
 mod recent;
@@ -7,7 +8,7 @@ mod records;
 mod words;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use resurgo_wire::console::Loss;
@@ -16,6 +17,7 @@ use resurgo_wire::control::{Ended, LifeStatistics};
 use super::ends::{describe, of_rank};
 use super::events::{Event, Sink};
 use super::stats::{Outcome, Stats};
+pub use journal::Journal;
 use json_lines::JsonLines;
 pub use notices::Notices;
 use recent::Recent;
@@ -38,6 +40,8 @@ pub struct Wanted {
     pub figures: Option<File>,
     /// A command for news of failures.
     pub notices: Option<Notices>,
+    /// The journal of the system, or why there is none.
+    pub journal: Option<io::Result<Journal>>,
 }
 
 /// Hands events to all sinks.
@@ -49,6 +53,7 @@ pub struct Bus {
     records: Records,
     recent: Recent,
     notices: Option<Notices>,
+    journal: Option<Journal>,
     table: bool,
     figures: Option<File>,
 }
@@ -56,7 +61,11 @@ pub struct Bus {
 impl Bus {
     /// A job of `size` ranks began at `start`.
     pub fn new(size: usize, wanted: Wanted, start: Instant) -> Bus {
-        Bus {
+        let (journal, none) = match wanted.journal.transpose() {
+            Ok(journal) => (journal, None),
+            Err(error) => (None, Some(error)),
+        };
+        let mut bus = Bus {
             start,
             stats: Stats::new(size, start),
             words: Words::new(wanted.quiet, wanted.verbose),
@@ -64,9 +73,15 @@ impl Bus {
             records: Records::default(),
             recent: Recent::new(start),
             notices: wanted.notices,
+            journal,
             table: wanted.table,
             figures: wanted.figures,
+        };
+        if let Some(error) = none {
+            let reason = format!("{}: {error}", journal::SOCKET);
+            bus.tell_at(Event::NoJournal { reason: &reason }, start);
         }
+        bus
     }
 
     /// The failures that the program deals with itself.
@@ -79,13 +94,14 @@ impl Bus {
     }
 
     fn tell_at(&mut self, event: Event, now: Instant) {
-        let sinks: [&mut dyn Sink; 6] = [
+        let sinks: [&mut dyn Sink; 7] = [
             &mut self.stats,
             &mut self.words,
             &mut self.json,
             &mut self.records,
             &mut self.recent,
             &mut self.notices,
+            &mut self.journal,
         ];
         for sink in sinks {
             sink.take(&event, now);
@@ -161,6 +177,16 @@ impl Bus {
             is_complete,
         };
         self.tell_at(ended, now);
+        if let Some((entries, error)) = self.journal.as_mut().and_then(Journal::missed) {
+            let reason = error.to_string();
+            self.tell_at(
+                Event::JournalMissed {
+                    entries,
+                    reason: &reason,
+                },
+                now,
+            );
+        }
         let outcome = Outcome {
             code: exit_code,
             wall,

@@ -73,6 +73,17 @@ pub enum Event<'a> {
     Error {
         reason: &'a str,
     },
+    /// Nobody listens where the journal of systemd should.
+    #[serde(skip)]
+    NoJournal {
+        reason: &'a str,
+    },
+    /// The journal has not taken so many entries.
+    #[serde(skip)]
+    JournalMissed {
+        entries: u64,
+        reason: &'a str,
+    },
     /// Figures of several nodes, and the node of each rank; the longest turn of the dispatcher's loop.
     #[serde(skip)]
     NodesWere {

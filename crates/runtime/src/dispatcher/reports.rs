@@ -16,4 +16,6 @@ pub struct Reports {
     pub metrics: Option<SocketAddr>,
     /// A shell runs this when ranks fail, recover, and at the end.
     pub notify: Option<OsString>,
+    /// The journal of the system gets what fails and recovers, and the end.
+    pub journal: bool,
 }

@@ -16,7 +16,7 @@ use resurgo_store::Described;
 use resurgo_wire::console::LONGEST_COMMAND;
 use resurgo_wire::control::{Arrival, Job, JobDirectory, Limit, Nodes, Secret, Sight, Stdin, ToAgent, appnums};
 
-use super::bus::{Bus, Notices, Wanted};
+use super::bus::{Bus, Journal, Notices, Wanted};
 use super::cluster::Cluster;
 use super::console::Console;
 use super::coordinate::plan;
@@ -295,6 +295,7 @@ fn wanted(settings: &Settings, start: Instant) -> Result<Wanted, StartError> {
             }
             None => None,
         },
+        journal: reports.journal.then(|| Journal::open(start)),
     })
 }
 

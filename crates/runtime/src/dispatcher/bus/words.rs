@@ -60,6 +60,11 @@ impl Words {
         }
     }
 
+    /// The name of the node that the rank runs on, or ran on last, where there are several.
+    pub fn node_of(&self, rank: usize) -> Option<&str> {
+        self.places.get(&rank).map(String::as_str)
+    }
+
     fn say(&mut self, words: &str) {
         if !self.quiet {
             self.insist(words);
@@ -104,6 +109,13 @@ impl Words {
             // An error is no progress message.
             Event::Error { reason } => self.insist(reason),
             Event::JobEnded { summary, is_complete, .. } => self.summary(summary, *is_complete),
+            Event::NoJournal { reason } => {
+                self.say(&format!("warning: there is no journal to write into: {reason}; the job runs without (--journal)"));
+            }
+            Event::JournalMissed { entries, reason } => {
+                let entries = counted(*entries, "entry", "entries");
+                self.say(&format!("warning: the journal has not taken {entries}: {reason} (--journal)"));
+            }
             // The user asked for these lines.
             Event::Table { lines } => lines.iter().for_each(|line| self.insist(line)),
             Event::ExitCodes { ranks, codes } => {

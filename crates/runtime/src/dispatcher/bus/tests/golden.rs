@@ -508,6 +508,10 @@ fn end(story: &mut Story) {
     }
     story.tell("waves back", Event::WavesBack { rank: 1 });
     story.tell("waves over", Event::WavesOver { rank: 1 });
+    let reason = "/run/systemd/journal/socket: No such file or directory (os error 2)";
+    story.tell("no journal", Event::NoJournal { reason });
+    let (entries, reason) = (2, "Resource temporarily unavailable (os error 11)");
+    story.tell("journal missed", Event::JournalMissed { entries, reason });
     let figures = read_from(&mut story.figures, 0);
     let figures: String = figures.lines().map(str::trim_start).collect();
     story.told += &format!("== file of --stats-json\n{figures}\n");
