@@ -101,8 +101,8 @@ function ask(question, what) {
 
 function showFigures() {
   const image = state.last_image;
-  const last = !image ? "none yet" : `${image.rank == null ? "wave" : `image ${image.number} of rank ${image.rank}, `}`
-    + `${image.rank == null ? ` ${image.number}, ` : ""}${time(image.seconds)} ago`;
+  const what = image && (image.rank == null ? `wave ${image.number}` : `image ${image.number} of rank ${image.rank}`);
+  const last = image ? `${what}, ${time(image.seconds)} ago` : "none yet";
   const figures = {
     protocol: state.protocol, time: time(state.seconds), failures: state.failures, restarts: state.restarts,
     images: state.images, "last image": last, messages: state.messages, sent: size(state.bytes), logs: size(state.log_bytes),
@@ -279,7 +279,7 @@ function zoom(factor, about) {
   const part = (middle - view.from) / (view.to - view.from);
   view = { from: Math.max(0, middle - span * part), to: 0 };
   view.to = view.from + span;
-  byId("follow").checked = factor < 1 ? byId("follow").checked && about == null : byId("follow").checked;
+  if (factor < 1 && about != null) byId("follow").checked = false;
   draw();
 }
 
