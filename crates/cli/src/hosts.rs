@@ -230,7 +230,7 @@ fn joined(options: &Options, named: &[Slots], here: &Path) -> Result<Cluster, Re
     let file = asked.token_file.as_ref().map(|file| here.join(file));
     let token = match &file {
         Some(file) => token_in(file).map_err(|why| refused(format!("--join-token-file {}: {why}", file.display())))?,
-        None => new_token().map_err(|error| refused(format!("no token can be made: {error}")))?,
+        None => sys::token().map_err(|error| refused(format!("no token can be made: {error}")))?,
     };
     Ok(Cluster {
         hosts: Vec::new(),
@@ -271,18 +271,13 @@ fn token_in(file: &Path) -> Result<String, String> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     match made {
         Ok(mut made) => {
-            let token = new_token().map_err(|error| error.to_string())?;
+            let token = sys::token().map_err(|error| error.to_string())?;
             writeln!(made, "{token}").map_err(|error| error.to_string())?;
             Ok(token)
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => join::of_file(file),
         Err(error) => Err(error.to_string()),
     }
-}
-
-fn new_token() -> std::io::Result<String> {
-    let bytes: [u8; 16] = sys::random()?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Refuses what does not work on several nodes.

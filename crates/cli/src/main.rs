@@ -21,6 +21,7 @@ mod hosts;
 mod image;
 mod jobs;
 mod join;
+mod looking;
 mod near;
 mod options;
 mod pages;

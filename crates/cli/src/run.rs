@@ -19,7 +19,7 @@ use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::options::{self, Options, Request, TimeLimit};
 use crate::site::Beside;
-use crate::{clock, configuration, hosts, program, slurm, spawn, suspend};
+use crate::{clock, configuration, hosts, program, say, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -369,7 +369,7 @@ fn with_files(mut cluster: Cluster, programs: &[Program]) -> Result<Cluster, Ref
 
 fn note(options: &Options, text: &str) {
     if !options.output.quiet {
-        eprintln!("resurgo: note: {text}");
+        say::note(text);
     }
 }
 

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use resurgo_runtime::jobs::Job;
+use resurgo_runtime::sys;
 
 use crate::check::Refusal;
 use crate::say;
@@ -48,9 +49,7 @@ impl Opened {
         let listener = TcpListener::bind(wanted).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let random =
-            resurgo_runtime::sys::random::<16>().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
-        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = sys::token().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
         Ok(Opened {
             listener,
             site: Site {

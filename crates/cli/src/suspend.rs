@@ -225,9 +225,9 @@ pub fn find_same(options: &Options, origin: &Origin) -> Result<Option<Suspended>
         if directories(&then, &theirs.directory) != directories(options, &origin.directory) {
             if !options.output.quiet {
                 let (theirs, own) = (theirs.directory.display(), job.directory.display());
-                eprintln!(
-                    "resurgo: note: the job that is suspended in {own} was started in {theirs}: it stays as it is"
-                );
+                crate::say::note(&format!(
+                    "the job that is suspended in {own} was started in {theirs}: it stays as it is"
+                ));
             }
             continue;
         }

@@ -15,24 +15,18 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use resurgo_runtime::jobs::Job;
-use resurgo_runtime::units::one_line;
-use resurgo_wire::console::{Reply, Request, State};
+use resurgo_wire::console::Request;
 
+use crate::looking::{self, PERIOD, Seen};
 use crate::{jobs, say, state};
 use view::{View, Wish};
 
-/// From one look at the job to the next.
-const PERIOD: Duration = Duration::from_millis(500);
 /// How long keys are waited for before news from the job is shown.
 const KEYS: Duration = Duration::from_millis(50);
 
 /// What threads have to say.
 enum News {
-    State(Box<State>),
-    /// The job does not answer.
-    Silent,
-    /// It has ended, or what it says cannot be understood.
-    Over(String),
+    Seen(Seen),
     /// On the way to what the user wants, or the result.
     Said(String),
 }
@@ -120,15 +114,15 @@ impl Screen {
             }
             while let Ok(news) = news.try_recv() {
                 match news {
-                    News::State(state) => {
+                    News::Seen(Seen::State(state)) => {
                         (is_asked, due) = (false, Instant::now() + PERIOD);
                         view.take(*state);
                     }
-                    News::Silent => {
+                    News::Seen(Seen::Silent) => {
                         (is_asked, due) = (false, Instant::now());
                         view.is_silent();
                     }
-                    News::Over(how) => return Ok(Some(how)),
+                    News::Seen(Seen::Over(how)) => return Ok(Some(how)),
                     News::Said(text) => view.says(text),
                 }
             }
@@ -150,33 +144,18 @@ fn restore() {
 /// Asks the job for its state, each time with the number of the last event that is known.
 fn look(mut job: Job, asked: &Receiver<u64>, says: &Sender<News>) {
     while let Ok(after) = asked.recv() {
-        let news = match job.ask(&Request::State { after }, &mut |_| {}) {
-            Ok(Reply::State(state)) => News::State(state),
-            Ok(_) => News::Over("it has answered something else; is it of another version?".to_string()),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => News::Silent,
-            Err(_) => News::Over("has ended".to_string()),
-        };
-        if says.send(news).is_err() {
+        if says.send(News::Seen(looking::look(&mut job, after))).is_err() {
             return;
         }
     }
 }
 
-/// Gives the job an order, by a connection of its own: it may take long.
+/// Gives the job an order.
 fn order(number: u32, request: Request, says: Sender<News>) {
     std::thread::spawn(move || {
-        let mut progress = |text: &str| drop(says.send(News::Said(one_line(text))));
-        let answer = match resurgo_runtime::jobs::again(number) {
-            Ok(Some(mut job)) => job.ask(&request, &mut progress),
-            Ok(None) => return,
-            Err(error) => Err(error),
-        };
-        let text = match answer {
-            Ok(Reply::Done(text)) => text,
-            Ok(Reply::Refused(why)) => format!("refused: {why}"),
-            Ok(_) => "it has answered something else".to_string(),
-            Err(error) => format!("no answer: {error}"),
-        };
-        let _ = says.send(News::Said(one_line(&text)));
+        let mut progress = |text: &str| drop(says.send(News::Said(text.to_string())));
+        if let Some(done) = looking::order(number, &request, &mut progress) {
+            let _ = says.send(News::Said(done.unwrap_or_else(|why| why)));
+        }
     });
 }

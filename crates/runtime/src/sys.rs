@@ -23,6 +23,12 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// What nobody guesses: 16 random bytes, in hexadecimal.
+pub fn token() -> io::Result<String> {
+    let bytes: [u8; 16] = random()?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Opens a file for data that does not fit into a process's memory. It never has a name, so nothing is left behind
 /// however the job ends.
 pub fn open_nameless(directory: &OsStr) -> io::Result<File> {

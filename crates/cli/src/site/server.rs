@@ -126,7 +126,6 @@ struct Page {
     news: watch::Receiver<News>,
     /// The number of the last event that it has.
     last: u64,
-    is_first: bool,
     is_over: bool,
 }
 
@@ -135,12 +134,13 @@ async fn events(Of(site): Of<Site>, headers: HeaderMap) -> impl IntoResponse {
     let last = headers
         .get("last-event-id")
         .and_then(|last| last.to_str().ok()?.parse().ok());
-    let news = site.watched.news();
+    let mut news = site.watched.news();
+    // A new page hears of what is known already.
+    news.mark_changed();
     let page = Page {
         site,
         news,
         last: last.unwrap_or(0),
-        is_first: true,
         is_over: false,
     };
     Sse::new(stream_of(page)).keep_alive(KeepAlive::default())
@@ -152,14 +152,14 @@ fn stream_of(page: Page) -> impl Stream<Item = Result<Event, Infallible>> {
             return None;
         }
         loop {
-            if !std::mem::take(&mut page.is_first) && page.news.changed().await.is_err() {
+            if page.news.changed().await.is_err() {
                 return None;
             }
             let news = page.news.borrow_and_update().clone();
             let event = match news {
                 News::Nothing => continue,
-                News::Silent(_) => Event::default().event("silent").data("{}"),
-                News::State(_) => {
+                News::Silent => Event::default().event("silent").data("{}"),
+                News::State => {
                     let Some((mut state, last)) = page.site.watched.state(page.last) else {
                         continue;
                     };

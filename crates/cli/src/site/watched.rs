@@ -1,18 +1,16 @@
 //! What is known of the job: its last state, and the events so far.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use resurgo_runtime::jobs::{self, Job};
-use resurgo_runtime::units::one_line;
-use resurgo_wire::console::{Reply, Request, State};
+use resurgo_wire::console::{Request, State};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// From one look at the job to the next.
-const PERIOD: Duration = Duration::from_millis(500);
+use crate::looking::{self, ENDED, PERIOD, Seen};
+
 /// From one look for a job that begins to the next.
 const TO_BEGIN: Duration = Duration::from_millis(50);
 /// The most events that are kept for pages that come later.
@@ -21,13 +19,13 @@ const MOST: usize = 20_000;
 const MOST_AT_ONCE: usize = 5_000;
 
 /// What pages are to hear of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum News {
     Nothing,
-    /// There is a newer state: so many there were.
-    State(u64),
+    /// There is a newer state.
+    State,
     /// The job does not answer.
-    Silent(u64),
+    Silent,
     Over(String),
 }
 
@@ -36,7 +34,6 @@ struct Known {
     /// Without events.
     state: Option<State>,
     events: VecDeque<Value>,
-    looks: u64,
 }
 
 pub struct Watched {
@@ -74,16 +71,13 @@ impl Watched {
     pub fn look(&self, mut job: Job) {
         loop {
             let after = self.known().state.as_ref().map_or(0, |state| state.last_event);
-            let news = match job.ask(&Request::State { after }, &mut |_| {}) {
-                Ok(Reply::State(state)) => News::State(self.take(*state)),
-                Ok(_) => News::Over("has answered something else; is it of another version?".to_string()),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => News::Silent(self.known().looks),
-                Err(_) => News::Over("has ended".to_string()),
-            };
-            let is_over = matches!(news, News::Over(_));
-            self.news.send_replace(news);
-            if is_over {
-                return;
+            match looking::look(&mut job, after) {
+                Seen::State(state) => {
+                    self.take(*state);
+                    self.news.send_replace(News::State);
+                }
+                Seen::Silent => drop(self.news.send_replace(News::Silent)),
+                Seen::Over(how) => return drop(self.news.send_replace(News::Over(how))),
             }
             std::thread::sleep(PERIOD);
         }
@@ -92,8 +86,7 @@ impl Watched {
     /// The same of a job that is not there yet.
     pub fn look_from_its_start(&self) {
         loop {
-            let jobs = jobs::list().unwrap_or_default();
-            if let Some(job) = jobs.into_iter().find(|job| job.number == self.number) {
+            if let Ok(Some(job)) = jobs::again(self.number) {
                 return self.look(job);
             }
             std::thread::sleep(TO_BEGIN);
@@ -110,21 +103,19 @@ impl Watched {
         let is_new = |news: &mut News| {
             let is_new = !matches!(news, News::Over(_));
             if is_new {
-                *news = News::Over("has ended".to_string());
+                *news = News::Over(ENDED.to_string());
             }
             is_new
         };
         self.news.send_if_modified(is_new);
     }
 
-    fn take(&self, mut state: State) -> u64 {
+    fn take(&self, mut state: State) {
         let mut known = self.known();
         known.events.extend(std::mem::take(&mut state.events));
         let too_many = known.events.len().saturating_sub(MOST);
         known.events.drain(..too_many);
         known.state = Some(state);
-        known.looks += 1;
-        known.looks
     }
 
     /// The state as JSON, with the events behind number `after`, and the number of the last one. None: there is none yet.
@@ -145,16 +136,8 @@ impl Watched {
         Some((told, state.last_event))
     }
 
-    /// Gives the job an order, by a connection of its own: it may take long.
+    /// Gives the job an order.
     pub fn order(&self, request: &Request) -> Result<String, String> {
-        let jobs = jobs::list().map_err(|error| format!("cannot list the jobs: {error}"))?;
-        let job = jobs.into_iter().find(|job| job.number == self.number);
-        let mut job = job.ok_or("the job has ended")?;
-        match job.ask(request, &mut |_| {}) {
-            Ok(Reply::Done(text)) => Ok(one_line(&text)),
-            Ok(Reply::Refused(why)) => Err(format!("refused: {}", one_line(&why))),
-            Ok(_) => Err("it has answered something else".to_string()),
-            Err(error) => Err(format!("no answer: {error}")),
-        }
+        looking::order(self.number, request, &mut |_| {}).unwrap_or_else(|| Err("the job has ended".to_string()))
     }
 }
