@@ -18,6 +18,7 @@ SIZES = {
     "master_worker": ((800, 100000), (300, 4000), "tasks for"),
     "sweep": ((120, 2000), (30, 60), "round 0 of"),
     "cg": ((288, 600), (96, 300), "step 0 of"),
+    "ensemble": ((480, 60), (64, 20), "cycle 0 of"),
 }
 LANGUAGES = ["c", "fortran", "python"]
 ALL = [(name, language) for name in SIZES for language in LANGUAGES]
@@ -83,7 +84,7 @@ def test_undisturbed(jobs, plain, example, name, language):
 
 
 @pytest.mark.parametrize("name, language", ALL)
-@pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python")
+@pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python", "ensemble-c")
 def test_ranks_are_lost(jobs, plain, example, rng, name, language):
     command, begun = example(name, language)
     n, kills = rng.randint(4, 6), rng.randint(1, 3)
