@@ -132,7 +132,7 @@ def test_it_says_what_the_job_is(waits, web, jobs):
     numbers = [event["number"] for event in page.events()]
     assert numbers == list(range(1, len(numbers) + 1))
     other = web(job)
-    other.listen(last=numbers[2])
+    other.listen(last=f"{numbers[2]}-0")
     other.reach(lambda name, data: name == "state")
     assert other.events()[0]["number"] == numbers[3]
     job.destroy()
@@ -203,6 +203,39 @@ def test_a_job_shows_itself(waits, web, jobs):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         told = jobs.run(1, "true", options=["--web", f"127.0.0.1:{taken.getsockname()[1]}"])
     assert told.code == 1 and "--web: cannot listen at 127.0.0.1" in told.errors, told.describe()
+
+
+PRINTS = """
+while [ ! -e "$1" ]; do sleep 0.01; done
+printf 'rank %s begins\\n' $RESURGO_RANK; printf '\\303\\274 %s\\n' "$2" >&2
+while [ ! -e "$1.2" ]; do sleep 0.01; done
+seq 5000; printf 'the end, without a line'
+"""
+
+
+@pytest.mark.parametrize("how", ["--web", "web"])
+def test_a_page_has_the_output(jobs, web, how):
+    """What ranks print, to the last word, which comes before the end of the job. A late page gets what was before it."""
+    go = jobs.directory / "go"
+    job = jobs.start(1, "sh", "-c", PRINTS, "sh", go, HOSTILE, options=["--web", "127.0.0.1:0"] if how == "--web" else [])
+    job.reach(lambda: job.lives(), what="a process")
+    page = web(job, *([how] if how == "--web" else []))
+    page.listen()
+
+    def text(of, is_error):
+        told = [part for name, data in of.heard if name == "output" for part in data["parts"]]
+        return "".join(part["text"] for part in told if part["is_error"] == is_error)
+
+    go.touch()
+    page.reach(lambda name, data: text(page, True) and text(page, False))
+    other = web(job)
+    other.listen()
+    other.reach(lambda name, data: text(other, True) and text(other, False))
+    (jobs.directory / "go.2").touch()
+    result = job.wait().ok()
+    for of in (page, other):
+        of.reach(lambda name, data: name == "over")
+        assert text(of, False) == result.text and text(of, True) == f"\u00fc {HOSTILE}\n"
 
 
 def test_wrong_command_lines(waits, jobs):

@@ -36,6 +36,7 @@ mod replacing;
 mod reports;
 mod servers;
 mod sets;
+mod shown;
 mod signals;
 mod spawn;
 mod start;
@@ -87,6 +88,7 @@ pub use resurgo_protocol::policy::Limits;
 use resurgo_protocol::policy::Policy;
 pub use servers::Listeners;
 use servers::Servers;
+use shown::Readers;
 use signals::Signals;
 pub use spawn::Find;
 use start_error::StartError;
@@ -211,6 +213,7 @@ struct Front {
     signals: Signals,
     console: Console,
     watchers: Watchers,
+    readers: Readers,
     metrics: Metrics,
     /// Readable when a writer of [`Output`] has finished or failed.
     wake: PipeReader,
@@ -304,6 +307,7 @@ impl Dispatcher {
             // A suspended job prints the beginnings of lines when it goes on.
             self.output.end_all();
         }
+        self.answer_readers(true);
         self.end_flushes(code == 0);
         match notifier.is_empty() {
             true => drop(children::kill_all(GRACE)),
@@ -410,6 +414,7 @@ impl Dispatcher {
         self.mind_suspension();
         self.mind_flushes();
         self.mind_watchers();
+        self.answer_readers(false);
         self.tell_progress();
         if self.stopped.is_some() {
             return Ok(Some(self.verdict.unwrap_or_else(|| self.policy.exit_code())));
@@ -536,6 +541,9 @@ impl Dispatcher {
         if let Some(due) = self.front.progress_due {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
+        if let Some(due) = self.front.readers.due(&self.output.shown) {
+            at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
+        }
         if let Some(due) = self.front.watchers.due() {
             at_most(due.saturating_duration_since(now) + Duration::from_millis(1));
         }
@@ -630,6 +638,7 @@ impl Dispatcher {
                     self.front.console.answer(client, &Reply::Status(status));
                 }
                 Request::State { after } => self.front.watchers.wants(client, after),
+                Request::Output { after } => self.front.readers.add(client, after, Instant::now()),
                 Request::KillRank { rank } => self.kill_rank(client, rank),
                 Request::Losses => {
                     let reply = match self.policy.survivors {

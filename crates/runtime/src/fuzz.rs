@@ -170,6 +170,7 @@ fn fuzz_frames_of_every_protocol() {
     let console = framed(&[
         Request::Status,
         Request::Losses,
+        Request::Output { after: 7 },
         Request::Checkpoint,
         Request::Suspend,
         Request::Kill,

@@ -20,7 +20,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
 use nix::unistd::getuid;
-use resurgo_wire::console::{Reply, Request, Status};
+use resurgo_wire::console::{Printed, Reply, Request, Status};
 use resurgo_wire::control::{FrameBuffer, Message};
 
 const PREFIX: &str = "resurgo";
@@ -209,6 +209,20 @@ impl Job {
             }
             if Instant::now() >= deadline {
                 return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Gives `take` what ranks print, from byte `after` on, until the job ends or says something else.
+    pub fn follow_output(&mut self, after: u64, take: &mut dyn FnMut(Printed)) -> io::Result<()> {
+        self.send(&Request::Output { after })?;
+        loop {
+            match self.hear()? {
+                Some(Reply::Output(printed)) => take(printed),
+                Some(_) => return Ok(()),
+                None => wait(&[&*self], Instant::now() + SIGN_OF_LIFE)?,
             }
         }
     }

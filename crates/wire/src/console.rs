@@ -28,6 +28,9 @@ pub enum Request {
     Status,
     /// Answered by [`Reply::State`], with the events behind number `after` that are still known.
     State { after: u64 },
+    /// Answered by [`Reply::Output`] again and again, when ranks have printed something behind byte `after`; the last time
+    /// at the end of the job.
+    Output { after: u64 },
     /// Take an image of every rank now; answered by [`Reply::Done`] or [`Reply::Refused`] when all have one or cannot.
     Checkpoint,
     /// Suspend the job; answered by [`Reply::Done`] when it has ended and can be resumed, or [`Reply::Refused`].
@@ -76,10 +79,28 @@ pub struct Loss {
     pub left: usize,
 }
 
+/// What ranks have printed on the launcher's own streams, as far as it is still known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Printed {
+    /// Where `parts` begin, and where they end, in bytes since the job began.
+    pub from: u64,
+    pub end: u64,
+    pub parts: Vec<PrintedPart>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrintedPart {
+    /// On standard error.
+    pub is_error: bool,
+    /// Bytes that are no UTF-8 are replaced.
+    pub text: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     Status(Status),
     State(Box<State>),
+    Output(Printed),
     /// The last ones, at most some thousands.
     Losses(Vec<Loss>),
     /// The progress, once a second; another answer follows.

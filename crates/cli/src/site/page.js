@@ -5,7 +5,7 @@
 const token = new URLSearchParams(location.search).get("token") || "";
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
-const MOST_LINES = 300;
+const MOST_LINES = 300, MOST_OUTPUT = 65536, MOST_MARKS = 20000;
 const ROW = 18, LEFT = 64, TOP = 18;
 
 let state = null;
@@ -175,6 +175,22 @@ function showEvents(events) {
   while (list.children.length > MOST_LINES) list.lastChild.remove();
 }
 
+// Output that has not ended with a line yet goes on in the same place. The page follows it while its end is in sight.
+function showOutput(told) {
+  const box = byId("output");
+  byId("output-section").hidden = false;
+  const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
+  for (const part of told.parts) {
+    box.append(part.is_error ? element("span", { className: "error" }, part.text) : part.text);
+  }
+  let length = box.textContent.length;
+  while (length > MOST_OUTPUT && box.childNodes.length > 1) {
+    length -= box.firstChild.textContent.length;
+    box.firstChild.remove();
+  }
+  if (follows) box.scrollTop = box.scrollHeight;
+}
+
 function lastLife(rank) {
   const all = lives.get(rank);
   return all && all[all.length - 1];
@@ -182,7 +198,10 @@ function lastLife(rank) {
 
 // What an event means for the timeline and the places.
 function take(event) {
-  const mark = (kind) => marks.push({ kind, time: event.time, rank: event.rank, text: line(event) });
+  const mark = (kind) => {
+    marks.push({ kind, time: event.time, rank: event.rank, text: line(event) });
+    if (marks.length > MOST_MARKS) marks.shift();
+  };
   const end = (how) => {
     const life = lastLife(event.rank);
     if (life && life.to == null) { life.to = event.time; life.end = how; }
@@ -259,9 +278,13 @@ function draw() {
       }
     }
   });
+  // Of marks at the same place one is enough.
+  const taken = new Set();
   for (const mark of marks) {
     if (!seen(mark.time, mark.time)) continue;
-    const at = x(mark.time), y = rows.get(mark.rank);
+    const at = x(mark.time), y = rows.get(mark.rank), place = `${mark.kind} ${mark.rank} ${Math.round(at)}`;
+    if (taken.has(place)) continue;
+    taken.add(place);
     if (mark.kind === "failed" && y != null) {
       add("path", { d: `M${at - 5} ${y + 4}l10 10m0 -10l-10 10`, class: "failed", "data-rank": mark.rank }, mark.text);
     } else if (mark.kind === "image" && y != null) {
@@ -360,6 +383,7 @@ function listen() {
     draw();
     document.body.dataset.event = state.last_event;
   });
+  events.addEventListener("output", (message) => showOutput(JSON.parse(message.data)));
   events.addEventListener("silent", () => standing("silent", "does not answer"));
   events.addEventListener("over", (message) => {
     events.close();

@@ -124,23 +124,46 @@ fn refused(status: StatusCode, why: &str) -> Response {
 struct Page {
     site: Site,
     news: watch::Receiver<News>,
+    printed: watch::Receiver<u64>,
     /// The number of the last event that it has.
     last: u64,
+    /// How much of the output it has.
+    read: u64,
     is_over: bool,
+}
+
+impl Page {
+    /// As the page says it when its connection broke.
+    fn position(&self) -> String {
+        format!("{}-{}", self.last, self.read)
+    }
+
+    fn output(&mut self) -> Option<Event> {
+        let (told, end) = self.site.watched.output(self.read)?;
+        self.read = end;
+        Some(Event::default().event("output").id(self.position()).data(told.to_string()))
+    }
 }
 
 async fn events(Of(site): Of<Site>, headers: HeaderMap) -> impl IntoResponse {
     // A page whose connection broke says what it has.
     let last = headers
         .get("last-event-id")
-        .and_then(|last| last.to_str().ok()?.parse().ok());
-    let mut news = site.watched.news();
+        .and_then(|last| {
+            let (last, read) = last.to_str().ok()?.split_once('-')?;
+            Some((last.parse().ok()?, read.parse().ok()?))
+        });
+    let (last, read) = last.unwrap_or_default();
+    let (mut news, mut printed) = (site.watched.news(), site.watched.printed());
     // A new page hears of what is known already.
     news.mark_changed();
+    printed.mark_changed();
     let page = Page {
         site,
         news,
-        last: last.unwrap_or(0),
+        printed,
+        last,
+        read,
         is_over: false,
     };
     Sse::new(stream_of(page)).keep_alive(KeepAlive::default())
@@ -152,8 +175,20 @@ fn stream_of(page: Page) -> impl Stream<Item = Result<Event, Infallible>> {
             return None;
         }
         loop {
-            if page.news.changed().await.is_err() {
-                return None;
+            let is_news = tokio::select! {
+                told = page.news.changed() => told.map(|()| true),
+                told = page.printed.changed() => told.map(|()| false),
+            };
+            let is_news = is_news.ok()?;
+            // Whatever the news are, the output comes first.
+            if let Some(output) = page.output() {
+                if is_news {
+                    page.news.mark_changed();
+                }
+                return Some((Ok(output), page));
+            }
+            if !is_news {
+                continue;
             }
             let news = page.news.borrow_and_update().clone();
             let event = match news {
@@ -167,7 +202,7 @@ fn stream_of(page: Page) -> impl Stream<Item = Result<Event, Infallible>> {
                     page.last = last;
                     Event::default()
                         .event("state")
-                        .id(last.to_string())
+                        .id(page.position())
                         .data(state.to_string())
                 }
                 News::Over(how) => {

@@ -103,6 +103,12 @@ impl Console {
         requests
     }
 
+    /// Whether `client` has taken all that it was told; None: it is gone.
+    pub fn takes(&self, client: u64) -> Option<bool> {
+        let client = self.clients.iter().find(|other| other.number == client)?;
+        Some(!client.connection.has_queued())
+    }
+
     /// Answers `client`, if it is still there.
     pub fn answer(&mut self, client: u64, reply: &Reply) {
         if let Some(client) = self.clients.iter_mut().find(|other| other.number == client) {

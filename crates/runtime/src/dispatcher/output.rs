@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::{Cluster, Host, Launcher};
 use super::kept::{END, END_ALL, Kept};
 use super::lines::{self, Label, Lines, Unfinished};
+use super::shown::Shown;
 use super::start_error::StartError;
 use super::writer::{Writer, write_all};
 use crate::pattern::{Home, Pattern, Ranks, seconds, this_machine};
@@ -51,6 +52,7 @@ pub(super) struct Output {
     seconds: u64,
     failed: Option<(String, io::ErrorKind)>,
     pub kept: Kept,
+    pub shown: Shown,
     /// Why output is not noted any more.
     pub not_kept: Option<io::Error>,
 }
@@ -91,6 +93,7 @@ impl Output {
             seconds: seconds(),
             failed: None,
             kept: Kept::new(),
+            shown: Shown::default(),
             not_kept: None,
         };
         for (stream, is_terminal) in [
@@ -264,6 +267,7 @@ impl Output {
 
     fn write(&mut self, (stream, path): &Way, bytes: Vec<u8>) {
         let Some(path) = path else {
+            self.shown.add(*stream, &bytes);
             let writer = match stream {
                 Stream::Stdout => &self.stdout,
                 Stream::Stderr => &self.stderr,

@@ -231,6 +231,7 @@ impl Front {
             metrics: Metrics::start(prepared, &mut console)?,
             console,
             watchers: Default::default(),
+            readers: Default::default(),
             wake,
             progress_due: None,
             turns: Turns::default(),

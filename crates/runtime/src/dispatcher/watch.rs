@@ -7,7 +7,7 @@ use resurgo_wire::console::{Doing, ImageState, NodeState, RankState, Reply, Stan
 use resurgo_wire::control::{Seen, ToAgent};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_REPLAY, PHASE_START};
 
-use super::Dispatcher;
+use super::{Dispatcher, Front};
 use super::events::Event;
 
 impl Dispatcher {
@@ -31,6 +31,15 @@ impl Dispatcher {
         }
         if let Some(question) = self.front.watchers.begin(there, now) {
             self.agents.tell(&question);
+        }
+    }
+
+    /// Gives output to those who want it; the last time at the end of the job.
+    pub(super) fn answer_readers(&mut self, is_last: bool) {
+        let Front { readers, console, .. } = &mut self.front;
+        let takes = |client| console.takes(client);
+        for (client, printed) in readers.answers(&self.output.shown, Instant::now(), is_last, takes) {
+            console.answer(client, &Reply::Output(printed));
         }
     }
 
