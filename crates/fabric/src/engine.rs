@@ -63,8 +63,10 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use survey::Survey;
 
-/// Most deliveries of one completion-queue read in which no operation completes.
+/// Most deliveries of one completion-queue read.
 const DELIVERIES_A_POLL: usize = 16;
+/// Most operations that complete in one read of many in a row: so many does MPICH take at once.
+const COMPLETIONS_A_POLL: usize = 8;
 /// How long a finished rank waits until the event logger has its last deliveries.
 const LAST_WORDS_NS: u64 = 200_000_000;
 
@@ -201,14 +203,29 @@ impl Engine {
         self.poll();
     }
 
+    /// Whether a read ends that has made so many deliveries. An operation that completes ends it, unless the reads before
+    /// found something, too: then messages come faster than the program takes them, and it takes several at once. Chance
+    /// decides here, and the record tells which deliveries share a read.
+    #[inline]
+    fn has_enough(&self, made: usize) -> bool {
+        let most = match self.pace.is_flooded() {
+            true if made > 0 => COMPLETIONS_A_POLL,
+            _ => 1,
+        };
+        made >= DELIVERIES_A_POLL || self.calls.completions.len() >= most
+    }
+
     #[inline]
     fn read(&mut self) {
         self.life.begin_read();
         let mut waited = false;
         let mut made = 0;
-        while made < DELIVERIES_A_POLL && self.calls.completions.is_empty() {
+        loop {
             match self.life.next() {
                 Next::Any => {
+                    if self.has_enough(made) {
+                        return;
+                    }
                     if self.life.output_gate && !self.life.output_seen(&self.node) {
                         return;
                     }
@@ -222,7 +239,10 @@ impl Engine {
                             self.deliver(source);
                             made += 1;
                         }
-                        None if made == 0 && !waited && self.wait_if_idle() => waited = true,
+                        None if made == 0 && !waited && self.wait_if_idle() => {
+                            self.pace.waits();
+                            waited = true;
+                        }
                         None => return,
                     }
                 }

@@ -19,6 +19,9 @@ const LONG_YIELD_US: u64 = 200;
 const NO_YIELD_US: u64 = 50_000;
 const SHORT_SLEEP_NS: u64 = 50_000;
 const LONGEST_SLEEP_NS: u64 = 20_000_000;
+/// Reads in a row that found something at once, from which on one takes several messages. An answer to a message, or a
+/// step of a collective, is no flood: looking for another message would only delay it.
+const FLOOD: u32 = 4;
 
 /// All times are in ticks of the processor's counter, unless their names say otherwise.
 pub struct Pace {
@@ -26,6 +29,8 @@ pub struct Pace {
     /// How long to look before other steps.
     pub spin: u64,
     last_read: u64,
+    /// Reads in a row that found something.
+    finds: u32,
     idle_since: u64,
     /// When the rank last woke up, and how long it had slept.
     slept: (u64, u64),
@@ -50,6 +55,7 @@ impl Pace {
             ticks_per_us,
             spin: ticks_per_us * spin_ns / 1000,
             last_read: 0,
+            finds: 0,
             idle_since: 0,
             slept: (0, 0),
             yields_from: 0,
@@ -97,7 +103,22 @@ impl Pace {
         // A probe completes nothing.
         if found {
             self.idle_since = self.last_read;
+            self.finds = self.finds.saturating_add(1);
+        } else {
+            self.finds = 0;
         }
+    }
+
+    /// The present read waits inside.
+    #[inline]
+    pub fn waits(&mut self) {
+        self.finds = 0;
+    }
+
+    /// Whether messages come faster than the program reads.
+    #[inline]
+    pub fn is_flooded(&self) -> bool {
+        self.finds >= FLOOD
     }
 
     /// A read of sockets begins. A program that yields between its reads may get its core back late: the others' time

@@ -218,6 +218,60 @@ fn a_later_life_repeats_what_the_former_ones_did_wherever_they_died() {
     }
 }
 
+/// Posts receives for words 0 to `count` of rank 0, and reads until they are there. Returns how many finished in each
+/// read.
+fn take_flood(two: &mut Engine, count: usize) -> Vec<usize> {
+    let words = vec![[0u8; 8]; count];
+    for (tag, word) in words.iter().enumerate() {
+        post(two, 0, tag as u64, word);
+    }
+    let mut reads = Vec::new();
+    while reads.iter().sum::<usize>() < count {
+        two.poll();
+        let contexts: Vec<_> = two
+            .calls
+            .completions
+            .iter()
+            .map(|done| done.entry.op_context.cast_const())
+            .collect();
+        let first = reads.iter().sum::<usize>();
+        let expected = words[first..].iter().take(contexts.len());
+        assert!(
+            contexts
+                .iter()
+                .zip(expected)
+                .all(|(context, word)| *context == word.as_ptr().cast())
+        );
+        two.calls.completions.clear();
+        reads.push(contexts.len());
+    }
+    for (tag, word) in words.iter().enumerate() {
+        assert_eq!(u64::from_le_bytes(*word), tag as u64 + 9);
+    }
+    reads
+}
+
+#[test]
+fn messages_that_come_fast_share_reads_and_a_later_life_repeats_the_same_reads() {
+    const COUNT: usize = 30;
+    let flood = |one: &mut Engine| (0..COUNT as u64).for_each(|tag| send(one, 1, tag, &(tag + 9).to_le_bytes()));
+    let (one, two) = pair(SEGMENTS, false);
+    let (mut one, mut two) = (Engine::new(one), Engine::new(two));
+    flood(&mut one);
+    assert_eq!(take_flood(&mut two, COUNT), [1, 1, 1, 1, 8, 8, 8, 2]);
+    let (mut one, mut two) = pair_of(false);
+    two.poll();
+    flood(&mut one);
+    let reads = take_flood(&mut two, COUNT);
+    assert_eq!(reads, [1, 1, 1, 1, 8, 8, 8, 2]);
+    // The next life repeats them, whatever its own pace.
+    two = Engine::new(die(two));
+    two.poll();
+    assert!(two.life.replaying && two.calls.completions.is_empty());
+    assert_eq!(take_flood(&mut two, COUNT), reads);
+    assert!(!two.life.replaying && is_quiet(&mut two));
+}
+
 /// Another view of the same rank's memory, for use while an image is kept.
 fn twin(node: &Node) -> Node {
     // SAFETY: it owns only lists of a pair's node, which are empty and have no memory.
