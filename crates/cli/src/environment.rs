@@ -24,6 +24,25 @@ pub fn set_default(variables: &mut Variables, name: &str, value: impl Into<OsStr
     }
 }
 
+/// Without active messages MPICH has nothing for one-sided communication but native windows, which there are not here
+/// (`fabric/src/ofi/mr.rs`), and crashes. Returns what the user should know.
+pub fn leave_out_what_crashes(variables: &mut Variables) -> Option<String> {
+    const NAME: &str = "MPIR_CVAR_CH4_OFI_ENABLE_AM";
+    let is_off = |value: &OsStr| {
+        ["0", "no", "false", "off"]
+            .iter()
+            .any(|off| value.eq_ignore_ascii_case(off))
+    };
+    let index = variables
+        .iter()
+        .position(|(name, value)| name == NAME && is_off(value))?;
+    let (_, value) = variables.remove(index);
+    let value = value.display();
+    Some(format!(
+        "{NAME}={value} is left out: one-sided communication needs active messages here"
+    ))
+}
+
 /// Puts directories in front of a search path.
 pub fn prepend_path(variables: &mut Variables, name: &str, directories: &[OsString]) {
     let before = variables
@@ -125,6 +144,18 @@ mod tests {
         assert_eq!(shown(&of("-envnone -env C 3 x")), ["C=3"]);
         assert_eq!(shown(&of("-genvnone -envlist B x")), ["B=2"]);
         assert_eq!(shown(&of("-genv A 5 -env B 6 x")), ["A=5", "SLURM_JOB_ID=7", "B=6"]);
+    }
+
+    #[test]
+    fn active_messages_stay_on() {
+        let mut variables = of("-envnone -env MPIR_CVAR_CH4_OFI_ENABLE_AM no -env C 3 x");
+        let note = leave_out_what_crashes(&mut variables).unwrap();
+        assert!(note.starts_with("MPIR_CVAR_CH4_OFI_ENABLE_AM=no is left out"), "{note}");
+        assert_eq!(shown(&variables), ["C=3"]);
+        assert_eq!(leave_out_what_crashes(&mut variables), None);
+        let mut on = of("-envnone -env MPIR_CVAR_CH4_OFI_ENABLE_AM 1 x");
+        assert_eq!(leave_out_what_crashes(&mut on), None);
+        assert_eq!(on.len(), 1);
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub fn prepare(
         .map_err(|error| Refusal::new(2, error))?;
     let provider = provider_path()?;
     diagnosis.prepare(&mut variables, &provider);
+    let left_out = environment::leave_out_what_crashes(&mut variables);
     if options.ends.survives {
         environment::prepend_path(&mut variables, "LD_PRELOAD", &[survivors_path(&provider)?]);
         // A target that reads a large message by itself, and dies, would leave its origin waiting in MPI_Finalize.
@@ -64,7 +65,8 @@ pub fn prepare(
         modes: options.ends.modes,
         world: 0,
     };
-    Ok((program, diagnosis.note))
+    let notes: Vec<String> = diagnosis.note.into_iter().chain(left_out).collect();
+    Ok((program, (!notes.is_empty()).then(|| notes.join("; "))))
 }
 
 /// The library for programs that deal with failures themselves.
