@@ -37,8 +37,23 @@ def test_harmless_options_of_mpiexec(jobs, program):
     """They choose among hosts and networks; here there is one of each."""
     (hosts := jobs.directory / "hosts").write_text("localhost:2 # this one\n")
     harmless = ["-hosts", "localhost", "-f", hosts, "-ppn", "2", "-launcher", "fork", "-rmk", "user", "-iface", "lo"]
-    result = jobs.resurgo("run", *harmless, "-usize", "8", "--oversubscribe", "-n2", *program("hello"))
+    harmless += ["-usize", "8", "--oversubscribe", "-disable-auto-cleanup"]
+    result = jobs.resurgo("run", *harmless, "-n2", *program("hello"))
     assert "2 ranks, sum 1" in result.ok().text and result.errors == ""
+
+
+def test_kinds_of_memory_are_as_under_mpiexec(jobs):
+    kinds = "print(MPI.COMM_WORLD.Get_info().Get('mpi_memory_alloc_kinds'))"
+    command = ["-n", "1", harness.PYTHON, "-c", f"from mpi4py import MPI; {kinds}"]
+    for wanted in ([], ["-memory-alloc-kinds", "system,mpi:alloc_mem"]):
+        theirs = jobs.command([harness.MPICH / "bin/mpiexec", *wanted, *command]).wait().ok()
+        assert jobs.resurgo("run", *wanted, *command).ok().out == theirs.out
+
+
+def test_a_setting_with_which_mpich_crashes_is_left_out(jobs, program):
+    env = harness.environment(MPIR_CVAR_CH4_OFI_ENABLE_AM="0")
+    result = jobs.resurgo("run", "-n", "2", *program("rma_halo"), env=env).ok()
+    assert result.errors.count("MPIR_CVAR_CH4_OFI_ENABLE_AM=0 is left out") == 1
 
 
 def test_exported_variables(jobs):

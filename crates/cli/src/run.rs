@@ -224,6 +224,7 @@ fn settings(
         images_in_flight: options.images.in_flight,
         checkpoint_signal: options.images.signal,
         grace: options.ends.grace,
+        memory_alloc_kinds: options.memory_alloc_kinds.clone(),
         time_limit: time_limit(&options)?,
         registry: Some(suspend::registry()),
         stores,

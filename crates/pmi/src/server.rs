@@ -127,6 +127,9 @@ pub struct Server {
     ranks: Vec<RankState>,
     /// Ports by the service name they are published under.
     published: HashMap<String, String>,
+    /// Kinds of memory that the user asks MPI for.
+    #[serde(default)]
+    memory_alloc_kinds: Option<String>,
 }
 
 const KEY_MAX: usize = 64;
@@ -147,9 +150,15 @@ impl Server {
             worlds: Vec::new(),
             ranks: Vec::new(),
             published: HashMap::new(),
+            memory_alloc_kinds: None,
         };
         server.add_world(appnums);
         server
+    }
+
+    /// All ranks ask MPI for these kinds of memory (`mpiexec -memory-alloc-kinds`).
+    pub fn ask_for(&mut self, memory_alloc_kinds: Option<String>) {
+        self.memory_alloc_kinds = memory_alloc_kinds;
     }
 
     fn add_world(&mut self, appnums: Vec<u32>) -> &mut World {
@@ -179,7 +188,9 @@ impl Server {
     /// Begins anew with all launched ranks: forgets everything that they said.
     pub fn reset(&mut self) {
         let launched = self.worlds.swap_remove(0);
+        let kinds = self.memory_alloc_kinds.take();
         *self = Server::new(&launched.kvs_name, launched.appnums);
+        self.ask_for(kinds);
     }
 
     /// Where the present life of `rank` is.
@@ -335,6 +346,11 @@ impl Server {
         }
         if key == "universeSize" {
             return format!("cmd=get_result rc=0 value={UNIVERSE_SIZE}\n");
+        }
+        if key == "PMI_mpi_memory_alloc_kinds"
+            && let Some(kinds) = &self.memory_alloc_kinds
+        {
+            return format!("cmd=get_result rc=0 value={kinds}\n");
         }
         let number = state.gets;
         state.gets += 1;
@@ -600,6 +616,18 @@ mod tests {
     const SPAWN: &str = "mcmd=spawn\nnprocs=2\nexecname=x\ntotspawns=1\nspawnssofar=1\nargcnt=0\npreput_num=1\n\
                          preput_key_0=PARENT\npreput_val_0=port$0\ninfo_num=0\nendcmd";
     const DONE: &str = "cmd=spawn_result rc=0\n";
+
+    #[test]
+    fn all_ranks_hear_which_kinds_of_memory_the_user_wants() {
+        const QUESTION: &str = "cmd=get kvsname=kvs_1 key=PMI_mpi_memory_alloc_kinds";
+        let mut s = server(2);
+        assert!(answer(&mut s, 0, QUESTION).contains("rc=-1"));
+        s.ask_for(Some("mpi,system".to_string()));
+        s.reset();
+        for rank in 0..2 {
+            assert_eq!(answer(&mut s, rank, QUESTION), "cmd=get_result rc=0 value=mpi,system\n");
+        }
+    }
 
     #[test]
     fn a_spawned_world_has_its_own_space_and_barriers() {

@@ -129,6 +129,8 @@ pub struct Settings {
     pub checkpoint_signal: Option<Signal>,
     /// How long ranks may take to end after the user's signal.
     pub grace: Duration,
+    /// Kinds of memory that MPI is asked for. A resumed job has those that it began with.
+    pub memory_alloc_kinds: Option<String>,
     /// How the job was started, for a run that resumes it.
     pub origin: Origin,
     /// The job goes on from here.

@@ -82,7 +82,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "stdin",
         "rank 0 has the standard input, the others have none; leave it out",
     ),
-    ("disable-auto-cleanup", "no rank outlives its job; leave it out"),
     (
         "enable-recovery",
         "it is what --protocol says, and on by itself; leave it out",
@@ -96,10 +95,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("mpi", OWN_PMI),
     ("gpus-per-proc", GPUS),
     ("gpus-per-node", GPUS),
-    (
-        "memory-alloc-kinds",
-        "ask for it in the program, by the info of MPI_Session_init",
-    ),
     ("info", "resurgo --version and resurgo doctor ./program tell"),
     ("V", "write --version"),
     ("profile", "write --stats"),

@@ -192,6 +192,9 @@ table! {
     "-timeout" "TIME" "" RunOrResume
         "end the job after so long (also MPIEXEC_TIMEOUT, in seconds)"
         Job(|options, value| some_time(value).map(|time| options.ends.timeout = Some(time)));
+    "-memory-alloc-kinds" "A,B:C" "" Run
+        "ask MPI for these kinds of memory (mpi_memory_alloc_kinds)"
+        Job(|options, value| memory_kinds(value).map(|kinds| options.memory_alloc_kinds = Some(kinds)));
     "-print-all-exitcodes" "" "" RunOrResume
         "print the exit code of every rank at the end"
         Job(|options, _| { options.output.exit_codes = true; Ok(()) });
@@ -225,6 +228,9 @@ table! {
         Nothing;
     "-hybrid-hosts -disable-hostname-propagation -enable-x -disable-x --oversubscribe --allow-run-as-root" "" "" Run
         "accepted, without effect"
+        Nothing;
+    "-disable-auto-cleanup -enable-auto-cleanup" "" "" Run
+        "accepted, without effect: --protocol and --ft say what follows from a crash"
         Nothing;
     "--" "" "" Run
         "end of the options"

@@ -80,6 +80,8 @@ pub struct Options {
     pub resume_if_any: bool,
     /// As written; their meaning depends on the number of ranks.
     pub faults: Vec<String>,
+    /// Kinds of memory that MPI is asked for.
+    pub memory_alloc_kinds: Option<String>,
     /// Absent: chosen from the number of cores.
     pub spin: Option<Duration>,
     /// Configuration files are left out.
@@ -364,6 +366,7 @@ impl Options {
             },
             resume_if_any: false,
             faults: Vec::new(),
+            memory_alloc_kinds: None,
             spin: None,
             without_files: false,
             given: Vec::new(),

@@ -434,3 +434,12 @@ pub fn config_file(given: Written) -> Result<(), String> {
         given.text
     ))
 }
+
+/// Kinds of memory, as the MPI library will read them in an answer of PMI.
+pub fn memory_kinds(value: &str) -> Result<String, String> {
+    let is_word = !value.is_empty() && value.len() <= 1023 && value.chars().all(|c| c.is_ascii_graphic());
+    match is_word {
+        true => Ok(value.to_string()),
+        false => Err("write kinds of memory with commas between them, as mpi,system".to_string()),
+    }
+}

@@ -67,6 +67,12 @@ impl Ledger {
         })
     }
 
+    /// Ranks ask MPI for these kinds of memory.
+    pub fn asking_for(mut self, memory_alloc_kinds: Option<String>) -> Ledger {
+        self.server.ask_for(memory_alloc_kinds);
+        self
+    }
+
     /// The rank, if this is its present life; messages of a former life come before its end.
     fn present(&mut self, rank: usize, life: u64) -> Option<&mut Rank> {
         self.ranks.get_mut(rank).filter(|this| this.life == life)

@@ -72,7 +72,9 @@ impl Dispatcher {
             started.warn_of_limits(cluster);
         }
         let coordinator = Coordinator::new(plan(job, size, !started.plans.is_empty(), &servers));
-        let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream);
+        let kinds = settings.memory_alloc_kinds.take();
+        let ledger = Ledger::new(&job.name, appnums(&job.programs), job.stdin == Stdin::Stream)
+            .map(|ledger| ledger.asking_for(kinds));
         let mut dispatcher = Dispatcher {
             owed: (0..started.agents.len()).map(|_| Owed::default()).collect(),
             agents: started.agents,
