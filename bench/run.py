@@ -12,6 +12,7 @@ import sys
 import time
 
 import cluster
+import datatypes
 import diskless
 import images
 import kills
@@ -31,6 +32,7 @@ from report import summary, write_results
 
 MEASUREMENTS = {
     "pingpong": pingpong,
+    "datatypes": datatypes,
     "oversubscribed": oversubscribed,
     "programs": programs,
     "recovery": recovery,
