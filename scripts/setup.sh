@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh [toolchain|demo|all|slurm|s3|web]
+#   scripts/setup.sh [toolchain|demo|all|slurm|s3|web|mpich-tests]
 #
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
@@ -10,10 +10,12 @@
 # slurm          that, and Slurm, for tests/nodes/test_slurm.py
 # web            that of all, and Chromium, for tests of the pages of resurgo web
 # s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
+# mpich-tests    that of all, and the sources of MPICH's own tests, by git
 # wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
 # docs           what makes a site of the documentation (make docs)
 #
 # RESURGO_DEPS   where Python environments and sources go (default: .deps in the repository)
+# RESURGO_MPICH  the repository with MPICH's tests (default: that of its makers)
 # RESURGO_PYTHON the Python to make environments with (default: the first of python3, /usr/bin/python3 that can)
 #
 # As root on Debian, missing packages are installed. Otherwise they are named.
@@ -30,13 +32,14 @@ fail() {
     exit 1
 }
 
-with_slurm= with_s3= with_web=
+with_slurm= with_s3= with_web= with_tests=
 case $what in
     toolchain | demo | all | wheel | docs) ;;
     slurm) what=all with_slurm=yes ;;
     s3) what=all with_s3=yes ;;
     web) what=all with_web=yes ;;
-    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, web, wheel or docs" ;;
+    mpich-tests) what=all with_tests=yes ;;
+    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, web, mpich-tests, wheel or docs" ;;
 esac
 
 # Rust first: only the user can bring it. One sentence says what to do.
@@ -100,6 +103,7 @@ find_missing() {
             need nftables command -v nft # firewalls of these nodes
             need openssh-server test -x /usr/sbin/sshd
         fi
+        [ -z "$with_tests" ] || need git command -v git
         [ -z "$with_web" ] || need chromium command -v chromium
         if [ -n "$with_slurm" ]; then
             need munge test -x /usr/sbin/munged
@@ -221,6 +225,17 @@ if [ ! -f "$sources/test/main.py" ]; then
     rm -rf "$sources"
     tar -xzf "$part"/mpi4py-*.tar.gz -C "$part"
     mv "$part"/mpi4py-*/ "$sources"
+fi
+
+# MPICH's tests come in none of its packages. Those of a release fit the next ones.
+tests=v5.0.1
+if [ -n "$with_tests" ] && [ "$(cat "$deps/mpich-tests/version" 2>/dev/null)" != "$tests" ]; then
+    say "fetching the tests of MPICH $tests"
+    rm -rf "$deps/mpich-tests"
+    git clone --quiet --depth 1 --branch "$tests" --filter=blob:none --sparse -c advice.detachedHead=false \
+        "${RESURGO_MPICH:-https://github.com/pmodels/mpich.git}" "$deps/mpich-tests" &&
+        git -C "$deps/mpich-tests" sparse-checkout set test/mpi || fail "git could not fetch the tests of MPICH $tests"
+    echo "$tests" >"$deps/mpich-tests/version"
 fi
 
 [ -z "$with_s3" ] || tool s3s-fs 0.14.1 --features binary
