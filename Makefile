@@ -94,7 +94,6 @@ SEED ?=
 ROUNDS ?=
 soak: ## the long tests: SEEDS=200000 of the simulator; MUTANTS=300000 of image files; FUZZ=20000 inputs a protocol; CASES=4 of each long test; KILLS= a job, SEED=, ROUNDS=
 	scripts/setup.sh s3
-	scripts/setup.sh mpich-tests
 	[ "$$(id -u)" -ne 0 ] || scripts/setup.sh web
 	@$(MAKE) --no-print-directory build
 	cargo run --release --locked -p resurgo-sim -- --seeds $(SEEDS)

@@ -10,12 +10,12 @@
 # slurm          that, and Slurm, for tests/nodes/test_slurm.py
 # web            that of all, and Chromium, for tests of the pages of resurgo web
 # s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
-# mpich-tests    that of all, and the sources of MPICH's own tests, by git
+# mpich-tests    that of all, and the sources of MPICH's own tests, from RESURGO_MPICH
 # wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
 # docs           what makes a site of the documentation (make docs)
 #
 # RESURGO_DEPS   where Python environments and sources go (default: .deps in the repository)
-# RESURGO_MPICH  the repository with MPICH's tests (default: that of its makers)
+# RESURGO_MPICH  a git repository of MPICH, for mpich-tests
 # RESURGO_PYTHON the Python to make environments with (default: the first of python3, /usr/bin/python3 that can)
 #
 # As root on Debian, missing packages are installed. Otherwise they are named.
@@ -230,10 +230,11 @@ fi
 # MPICH's tests come in none of its packages. Those of a release fit the next ones.
 tests=v5.0.1
 if [ -n "$with_tests" ] && [ "$(cat "$deps/mpich-tests/version" 2>/dev/null)" != "$tests" ]; then
+    [ -n "${RESURGO_MPICH-}" ] || fail "RESURGO_MPICH must name a git repository of MPICH: its tests are in no package"
     say "fetching the tests of MPICH $tests"
     rm -rf "$deps/mpich-tests"
     git clone --quiet --depth 1 --branch "$tests" --filter=blob:none --sparse -c advice.detachedHead=false \
-        "${RESURGO_MPICH:-https://github.com/pmodels/mpich.git}" "$deps/mpich-tests" &&
+        "$RESURGO_MPICH" "$deps/mpich-tests" &&
         git -C "$deps/mpich-tests" sparse-checkout set test/mpi || fail "git could not fetch the tests of MPICH $tests"
     echo "$tests" >"$deps/mpich-tests/version"
 fi
