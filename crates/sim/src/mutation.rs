@@ -121,6 +121,14 @@ pub enum Mutation {
     BeginBeforeFetched,
     /// Waves do not drain what ranks have sent that have finished since.
     LeaveWhatEndedRanksSent,
+    /// A node reports the end of a rank before other nodes have all that it has sent.
+    TellEndsUnflushed,
+    /// Nodes do not learn which ranks of others have finished.
+    KeepEndsToOneself,
+    /// Nodes wait for the answers of a lost one whose ranks had all finished.
+    FlushForLostNode,
+    /// Nobody puts into the logs what was in transit from ranks that had finished on a lost node.
+    LeaveTransitOfLostNode,
     /// Waves drain one round, and no counts are compared.
     DrainOnce,
     /// Ranks copy themselves as soon as all stand still, and no counts are compared.

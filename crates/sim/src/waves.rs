@@ -297,7 +297,7 @@ impl World {
         if in_memory && !has_places && crate::random::mix(seed, 10).is_multiple_of(2) {
             plan.kept = 1;
         }
-        plan.ends_count = !linked && !has_places;
+        plan.ends_count = !has_places;
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,

@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 593] = {
+    pub const ALL: [(Self, Setting); 602] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -362,6 +362,15 @@ impl Mutation {
             (LeaveWhatEndedRanksSent, Blocking),
             (LeaveWhatEndedRanksSent, Group),
             (LeaveWhatEndedRanksSent, ChandyLamport),
+            (TellEndsUnflushed, BlockingOnNodes),
+            (TellEndsUnflushed, ChandyLamportOnNodes),
+            (TellEndsUnflushed, GroupOnNodes),
+            (KeepEndsToOneself, BlockingOnNodes),
+            (KeepEndsToOneself, GroupOnNodes),
+            (FlushForLostNode, BlockingOnNodes),
+            (FlushForLostNode, ChandyLamportOnNodes),
+            (FlushForLostNode, GroupOnNodes),
+            (LeaveTransitOfLostNode, ChandyLamportOnNodes),
             (DrainOnce, Blocking),
             (CopyUndrained, Blocking),
             (DrainBeforeAllStand, Blocking),

@@ -233,6 +233,7 @@ impl World {
             self.agent.usable = self.newest_usable();
         }
         self.agent.coordinator.handle(fact, now);
+        self.tell_ends();
         self.mind_told();
         while let Some(command) = self.agent.coordinator.poll() {
             self.carry_out(command)?;

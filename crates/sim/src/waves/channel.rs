@@ -90,6 +90,11 @@ impl Channel {
         self.unread.retain(|(.., arrives)| *arrives > now);
     }
 
+    /// The sender's node is lost, with what has not arrived.
+    pub fn lose_coming(&mut self, now: u64) {
+        self.unread.retain(|(.., arrives)| *arrives <= now);
+    }
+
     /// The sender wants to reuse read segments.
     pub fn reclaim(&mut self, over: u64, mutation: Option<Mutation>) {
         if self.grain == 0 {

@@ -11,6 +11,7 @@ use resurgo_protocol::Rank;
 use crate::checkers::{Violation, violation};
 
 const CUT: &str = "consistent cut";
+pub(super) const DRAINED: &str = "when all have drained, every rank has all that was sent";
 const EXACTLY_ONCE: &str = "exactly once, in order";
 const COMPLETE: &str = "a wave is complete or is nothing";
 const TOGETHER: &str = "all go on together, from one wave";

@@ -1,6 +1,7 @@
 //! Links between the dispatcher and agents: facts and commands take time, and the dispatcher refuses messages of a node
 //! that it has given up. Without links all this happens at once.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use resurgo_protocol::coordinator::{From, Whom};
@@ -63,12 +64,48 @@ impl World {
     pub(super) fn tell_flushed(&mut self, rank: Rank, fact: Fact) -> Result<(), Violation> {
         let node = self.agent.ranks[rank as usize].node;
         let last = self.nodes.mesh[node].iter().copied().max().unwrap_or(0);
-        if last <= self.now || self.is(Mutation::SayUnflushed) {
+        let life = self.nodes.of[node].life;
+        if last <= self.now && !self.misses_answers(life) || self.is(Mutation::SayUnflushed) {
             return self.tell_from(node, fact);
         }
-        let life = self.nodes.of[node].life;
-        self.schedule(last - self.now, Event::Node(Happening::Flushed(life, fact)));
+        let after = last.saturating_sub(self.now);
+        self.schedule(after, Event::Node(Happening::Flushed(life, fact)));
         Ok(())
+    }
+
+    /// Another node is lost, and this one has not heard of it: it waits for that one's answer to its flush.
+    fn misses_answers(&self, life: Life) -> bool {
+        let nodes = &self.nodes;
+        nodes.linked && !nodes.dead.is_subset(&nodes.of[life.node].gone)
+    }
+
+    /// All that the node's ranks had written before this report is on the other nodes, unless one of these is lost.
+    fn flushed(&mut self, life: Life, fact: Fact) -> Result<(), Violation> {
+        if !self.nodes.is_alive(life.node, life.serial) {
+            return Ok(());
+        }
+        if self.misses_answers(life) {
+            self.schedule(WATCH, Event::Node(Happening::Flushed(life, fact)));
+            return Ok(());
+        }
+        self.tell_from(life.node, fact)
+    }
+
+    /// Nodes learn which ranks have finished.
+    pub(super) fn tell_ends(&mut self) {
+        let finished = (0..self.size as Rank).filter(|rank| self.agent.coordinator.has_finished(*rank));
+        let ends: BTreeSet<Rank> = finished.collect();
+        if self.nodes.linked && self.nodes.ends != ends {
+            self.nodes.ends = ends;
+            self.send_ends();
+        }
+    }
+
+    fn send_ends(&mut self) {
+        let ends = self.nodes.ends.clone();
+        for life in self.nodes.up() {
+            self.send_down(life, Downward::Ends(ends.clone()));
+        }
     }
 
     /// When a rank can read what this process writes now: at once, or when it has arrived on another node.
@@ -118,10 +155,7 @@ impl World {
                 _ => self.arrives(life, word),
             },
             Happening::Down(life, word) => self.is_told(life, word),
-            Happening::Flushed(life, fact) => match self.nodes.is_alive(life.node, life.serial) {
-                true => self.tell_from(life.node, fact),
-                false => Ok(()),
-            },
+            Happening::Flushed(life, fact) => self.flushed(life, fact),
             Happening::Tick(life) => self.tick(life),
             Happening::Thaw(life) => self.thaw(life),
             Happening::Watch => {
@@ -168,13 +202,25 @@ impl World {
                     self.nodes.membership.ended(node, epoch);
                 }
                 Change::Dead { node, .. } if !self.is(Mutation::TellNobodyOfLoss) => {
-                    self.nodes.joined[node as usize] = None;
+                    let lost = self.nodes.joined[node as usize].take();
+                    self.tell_loss(lost);
                     self.coordinate(Fact::Down { node })?;
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// The other nodes do not wait for this one.
+    fn tell_loss(&mut self, lost: Option<Life>) {
+        if self.is(Mutation::FlushForLostNode) {
+            return;
+        }
+        if let Some(Life { serial, .. }) = lost {
+            let up = self.nodes.up().into_iter();
+            up.for_each(|life| self.send_down(life, Downward::Lost(serial)));
+        }
     }
 
     /// The dispatcher takes in a fact that counts.
@@ -258,6 +304,7 @@ impl World {
                 | Command::CollectSet { .. },
             ) => None,
             (_, Command::Reset | Command::EmptyLogs) => {
+                self.send_ends();
                 let up = self.nodes.up().into_iter();
                 up.for_each(|life| self.send_down(life, Downward::Empty));
                 return self.do_as_told(0, command);
@@ -387,6 +434,13 @@ impl World {
             Downward::Answer(number) => self.nodes.of[life.node].lease.answered(number, clock),
             Downward::Refused => self.nodes.of[life.node].lease.refused(),
             Downward::Empty => self.empty(life.node),
+            Downward::Ends(_) if self.is(Mutation::KeepEndsToOneself) => {
+                let here = |rank: &Rank| self.nodes.placed[*rank as usize] == life.node;
+                let ends = self.nodes.ends.iter().copied().filter(here).collect();
+                self.nodes.of[life.node].words.ends = ends;
+            }
+            Downward::Ends(ends) => self.nodes.of[life.node].words.ends = ends,
+            Downward::Lost(serial) => _ = self.nodes.of[life.node].gone.insert(serial),
             Downward::Do(command) => return self.do_as_told(life.node, command),
         }
         Ok(())
@@ -394,6 +448,9 @@ impl World {
 
     /// Data that arrived here since the dispatcher ordered empty logs is of the new epoch.
     fn empty(&mut self, node: usize) {
+        // Nodes are told anew where ranks are, and so which nodes are lost.
+        let gone = self.nodes.gone();
+        self.nodes.of[node].gone.extend(gone);
         if !self.is(Mutation::LoseEarlyEpoch) {
             return;
         }

@@ -42,7 +42,12 @@ impl World {
             self.lose_file(at, rank, number);
             self.tell_of(rank, file_lost(rank, number))?;
         }
-        self.tell_of(rank, Fact::Ended { rank, life, orderly })
+        let ended = Fact::Ended { rank, life, orderly };
+        // A rank that has finished is not done again where others lack a part of what it has sent.
+        match orderly && !self.is(Mutation::TellEndsUnflushed) {
+            true => self.tell_flushed(rank, ended),
+            false => self.tell_of(rank, ended),
+        }
     }
 
     /// The file cannot be read there.
@@ -93,6 +98,14 @@ impl World {
     /// Puts into the channels what was in transit at the wave.
     pub(super) fn refill(&mut self, wave: u64) {
         for from in 0..self.size {
+            // The agents of receivers put what comes from lost nodes.
+            let is_lost = self.nodes.linked && !self.nodes.up().iter().any(|life| life.node == self.nodes.placed[from]);
+            if is_lost && self.is(Mutation::LeaveTransitOfLostNode) {
+                self.transit.channels[from]
+                    .iter_mut()
+                    .for_each(|channel| channel.restart(Vec::new()));
+                continue;
+            }
             for to in 0..self.size {
                 if !self.is(Mutation::KeepLostFuture) {
                     let state = self.transit.state.get(&wave).map(|state| state[from][to].clone());

@@ -117,6 +117,7 @@ impl World {
         let life = this.life;
         (this.alive, this.frozen) = (false, false);
         this.waiting.clear();
+        self.nodes.dead.insert(life.serial);
         let late = self.nodes.late.get(&life.serial).copied().unwrap_or(0);
         let broken = this.last.0.max(this.held.0).max(late).max(self.now) + 1;
         let is_here = |of: usize, serial: u64| (of, serial) == (node, life.serial);
@@ -135,6 +136,9 @@ impl World {
             .retain(|(process, _)| !is_here(processes[*process].node, processes[*process].serial));
         for rank in 0..self.size as u32 {
             if self.agent.ranks[rank as usize].node == node {
+                // What is on its way is lost.
+                let channels = self.transit.channels[rank as usize].iter_mut();
+                channels.for_each(|channel| channel.lose_coming(self.now));
                 self.agent.ranks[rank as usize].is_gone();
                 self.stop_writing(rank, None)?;
             }

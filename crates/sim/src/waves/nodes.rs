@@ -52,6 +52,10 @@ pub(super) enum Downward {
     Do(Command),
     /// The logs begin anew, empty.
     Empty,
+    /// These ranks have finished.
+    Ends(BTreeSet<Rank>),
+    /// This life of another node is lost.
+    Lost(u64),
 }
 
 #[derive(Debug)]
@@ -123,6 +127,8 @@ pub(super) struct Words {
     pub turn: Turn,
     /// The groups of the last wave, and of the one before it.
     pub groups: [Groups; 2],
+    /// Ranks that have finished.
+    pub ends: BTreeSet<Rank>,
 }
 
 impl Words {
@@ -131,6 +137,7 @@ impl Words {
             waves: Waves::default(),
             turn: Turn::default(),
             groups: [Groups::one(size), Groups::one(size)],
+            ends: BTreeSet::new(),
         }
     }
 }
@@ -152,6 +159,8 @@ pub(super) struct Node<E> {
     pub held: (u64, u64),
     pub last: (u64, u64),
     pub words: Words,
+    /// Lives of other nodes that its flushes do not wait for.
+    pub gone: BTreeSet<u64>,
 }
 
 impl<E> Node<E> {
@@ -224,6 +233,10 @@ pub(super) struct Nodes<E> {
     /// Files that are unreadable on this node while this launcher lives, known or not.
     pub damaged: BTreeSet<(Rank, u64, usize)>,
     pub sets: Sets,
+    /// Lives that have ended.
+    pub dead: BTreeSet<u64>,
+    /// The ranks of which nodes were last told that they have finished.
+    pub ends: BTreeSet<Rank>,
 }
 
 impl<E> Nodes<E> {
@@ -270,6 +283,7 @@ impl<E> Nodes<E> {
                 held: (0, 0),
                 last: (0, 0),
                 words: Words::new(size),
+                gone: BTreeSet::new(),
             });
         }
         let workers = (count - usize::from(has_spare)) as u64;
@@ -304,6 +318,8 @@ impl<E> Nodes<E> {
             leaves: None,
             damaged: BTreeSet::new(),
             sets: Sets::default(),
+            dead: BTreeSet::new(),
+            ends: BTreeSet::new(),
         }
     }
 
@@ -325,6 +341,7 @@ impl<E> Nodes<E> {
         self.joined.fill(None);
         self.copies = Copies::default();
         self.come_back.clear();
+        self.ends.clear();
         (self.going, self.refused) = (BTreeMap::new(), BTreeSet::new());
     }
 
@@ -337,13 +354,21 @@ impl<E> Nodes<E> {
             epoch,
         };
         let timing = self.timing;
+        let gone = self.gone();
         let this = &mut self.of[node];
         this.lease = Lease::new(timing, this.clock(now));
         (this.life, this.alive, this.frozen) = (life, true, false);
         (this.held, this.last) = ((0, 0), (now, now));
         this.words = Words::new(size);
+        this.gone = gone;
         self.joined[node] = Some(life);
         life
+    }
+
+    /// Former lives, which those that begin now know to be lost.
+    pub fn gone(&self) -> BTreeSet<u64> {
+        let is_joined = |serial: &u64| self.joined.iter().flatten().any(|life| life.serial == *serial);
+        (0..=self.serial).filter(|serial| !is_joined(serial)).collect()
     }
 
     /// The agent counts its lease from now, in a variant.

@@ -620,7 +620,8 @@ impl World {
                 files + pieces.count() >= set.members.len()
             })
         };
-        (0..self.size as Rank).all(|rank| has(rank) || can(rank))
+        let has_end = |rank: Rank| self.agent.ends.contains(&(rank, wave));
+        (0..self.size as Rank).all(|rank| has(rank) || can(rank) || has_end(rank))
     }
 
     /// Whole pieces of the set.

@@ -6,9 +6,9 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::chandy_lamport::Cut;
 use resurgo_protocol::group::{Buffer, Turn};
 
-use super::checkers::BUFFERED;
+use super::checkers::{BUFFERED, DRAINED};
 use super::{Announced, Event, Snapshot, ToAgent, ToRank, World};
-use crate::checkers::Violation;
+use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
 use crate::program::{Action, Message, Program};
 
@@ -453,7 +453,7 @@ impl World {
                         let moved = self.drain(process)?;
                         self.tell_agent(process, ToAgent::Drained(wave, moved));
                     }
-                    Some(ToRank::Go(number)) if number == wave => self.copy(process, wave),
+                    Some(ToRank::Go(number)) if number == wave => self.copy(process, wave)?,
                     Some(ToRank::Abandon(number)) if number == wave => {
                         self.tell_agent(process, ToAgent::Refused(wave));
                         self.go_on(process);
@@ -482,7 +482,7 @@ impl World {
         let rank = self.processes[process].rank as usize;
         let mut moved = 0;
         for source in 0..self.size {
-            if self.is(Mutation::LeaveWhatEndedRanksSent) && self.has_ended(source) {
+            if self.is(Mutation::LeaveWhatEndedRanksSent) && self.has_ended(process, source) {
                 continue;
             }
             while !self.transit.channels[source][rank].is_empty(self.now) {
@@ -508,17 +508,21 @@ impl World {
         self.copy_now(process, wave);
     }
 
-    /// The rank has left MPI, and will not come back before all return.
-    fn has_ended(&self, rank: usize) -> bool {
-        self.agent.plan().ends_count && self.agent.finished[rank]
+    /// The rank has left MPI, as the node of this process knows, and will not come back before all return.
+    fn has_ended(&self, process: usize, rank: usize) -> bool {
+        let is_known = match self.nodes.linked {
+            true => self.words(process).ends.contains(&(rank as Rank)),
+            false => self.agent.finished[rank],
+        };
+        self.agent.plan().ends_count && is_known
     }
 
-    fn copy(&mut self, process: usize, wave: u64) {
+    fn copy(&mut self, process: usize, wave: u64) -> Result<(), Violation> {
         let this = &self.processes[process];
         let (rank, memory) = (this.rank, &this.memory);
         // Who has ended announces nothing, and has sent all that it will.
         let has_taken = |source: usize| memory.taken[source] == self.announced(source, rank as usize);
-        let drained = (0..self.size).all(|source| has_taken(source) || self.has_ended(source));
+        let drained = (0..self.size).all(|source| has_taken(source) || self.has_ended(process, source));
         let unchecked = [
             Mutation::DrainOnce,
             Mutation::CopyUndrained,
@@ -527,11 +531,11 @@ impl World {
             Mutation::NoNotice,
         ];
         if !drained && !unchecked.iter().any(|mutation| self.is(*mutation)) {
-            self.tell_agent(process, ToAgent::Refused(wave));
-            return self.go_on(process);
+            return violation(DRAINED, format!("{rank} lacks messages at its copy for wave {wave}"));
         }
         self.copy_now(process, wave);
         self.go_on(process);
+        Ok(())
     }
 
     fn copy_now(&mut self, process: usize, wave: u64) {

@@ -142,7 +142,9 @@ impl World {
             all.clone().filter(has).collect()
         };
         for wave in recorded {
-            disks.extend((0..self.size as Rank).map(|rank| ((rank, *wave), there(rank, *wave))));
+            let images = (0..self.size as Rank).map(|rank| (rank, *wave));
+            let images = images.filter(|image| !self.agent.ends.contains(image));
+            disks.extend(images.map(|(rank, wave)| ((rank, wave), there(rank, wave))));
         }
         for node in 0..self.nodes.of.len() {
             let mut fewer = disks.clone();
@@ -245,7 +247,8 @@ impl World {
                 .collect::<BTreeSet<_>>()
         };
         let is_there = |wave: u64| {
-            let disks = ranks().map(|rank| ((rank, wave), there(rank, wave))).collect();
+            let images = ranks().filter(|rank| !self.agent.ends.contains(&(*rank, wave)));
+            let disks = images.map(|rank| ((rank, wave), there(rank, wave))).collect();
             self.nodes.storage == Storage::Shared || self.is_whole(&disks, wave, |_| true)
         };
         recorded.into_iter().any(is_there)
