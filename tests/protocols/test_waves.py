@@ -12,10 +12,11 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
+from ends import MUCH_FROM_AN_END, leaving
 from harness import MANY, by_rank, came_about, in_time, slow, storm
 from returns import files, strike_the_returning
 from survival import (
-    A_RANK_THAT_LEAVES, A_SLOW_START, LONG, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed,
+    A_SLOW_START, LONG, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed,
     in_a_row, kill_snapshots, moments, of_catalogue, soak, survive, undisturbed, without_the_one_or_the_other,
 )
 
@@ -127,19 +128,6 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
-def leaving(jobs):
-    """A program of which rank 2 leaves early, what its rank 0 waits for, and its undisturbed run."""
-    command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, jobs.directory / "go"]
-    calm = jobs.directory / "calm"
-    for number in (30, 60, 90):
-        Path(f"{calm}{number}").touch()
-
-    def go(number):
-        Path(f"{command[-1]}{number}").touch()
-
-    return command, go, lambda: jobs.calm(3, *command[:-1], calm)
-
-
 @pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
 def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     """Its end is its image: the others go on from these waves, and it is not done again."""
@@ -175,33 +163,6 @@ def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm().out)
     assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1, 2], result.describe()
-
-
-# Rank 2 sends much, and leaves. Rank 0 takes none of it before its first file is there.
-MUCH_FROM_AN_END = """
-import os, sys, time, zlib
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total = 0
-def wait(number):
-    while not os.path.exists(sys.argv[1] + str(number)):
-        time.sleep(0.01)
-if world.rank == 2:
-    for number in range(120):
-        world.Send(bytes([number]) * (number * 97 + 1), dest=0)
-elif world.rank == 0:
-    for number in range(120):
-        if number in (0, 60):
-            world.send(number, dest=1)
-            wait(number)
-        data = bytearray(12000)
-        status = MPI.Status()
-        world.Recv(data, source=2, status=status)
-        total = zlib.crc32(data[: status.Get_count()], total)
-else:
-    total = world.recv(source=0) + world.recv(source=0)
-print("rank", world.rank, total)
-"""
 
 
 @pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])

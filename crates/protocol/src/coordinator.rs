@@ -399,6 +399,11 @@ impl Coordinator {
         self.plan.ends_count && member.finished && number > member.images.asked
     }
 
+    /// The number of the last image that `rank` was asked for.
+    pub fn last_asked(&self, rank: Rank) -> u64 {
+        self.ranks[rank as usize].images.asked
+    }
+
     /// Its end is its image of all waves from now on.
     fn is_over(&self, rank: Rank) -> bool {
         self.plan.ends_count && self.ranks[rank as usize].finished

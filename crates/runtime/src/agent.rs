@@ -541,7 +541,8 @@ impl Agent {
                 }
             }
             ToAgent::Failures(news) => self.tell_survivors(&news)?,
-            ToAgent::NodeLost { node } => self.work.net.iter().for_each(|net| net.loses(node)),
+            ToAgent::Ends { ranks } => self.work.know_ends(&ranks)?,
+            ToAgent::NodeLost { node } => self.work.loses(node),
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())

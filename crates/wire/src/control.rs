@@ -262,7 +262,9 @@ pub enum ToAgent {
     Reach { nodes: Vec<Vec<SocketAddr>> },
     /// Ranks that deal with failures themselves must know this.
     Failures(News),
-    /// This node is lost with its ranks, which do not begin again: nothing waits for it.
+    /// These ranks have finished, and need not begin again: of those of other nodes a node knows it only from this.
+    Ends { ranks: Vec<usize> },
+    /// This node is lost with its ranks, and nothing waits for it. Where they begin again, [`ToAgent::Places`] follows.
     NodeLost { node: u32 },
     /// Answers the [`ToDispatcher::Beat`] of this number.
     Beat { number: u64 },

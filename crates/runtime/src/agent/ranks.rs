@@ -14,6 +14,7 @@ use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_
 use super::feed::Feed;
 use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
+use super::net::{Held, HeldBack};
 use super::program_file::Mapped;
 use super::wrapped::Wrapped;
 use super::{Agent, PATIENCE, Source, Work, spawn};
@@ -216,6 +217,11 @@ impl Rank {
     /// Its last life has ended as a program should.
     pub fn has_finished(&self) -> bool {
         self.finished
+    }
+
+    /// Another node has it, and it has finished there, or has not.
+    pub fn has_ended_elsewhere(&mut self, finished: bool) {
+        self.finished = finished;
     }
 
     pub fn has_ended_well(&self) -> bool {
@@ -477,9 +483,9 @@ impl Agent {
             self.drain_and_close(rank)?;
         }
         ended.ending_ns = monotonic_ns() - noticed_ns;
-        match orderly || by_order {
+        match by_order || self.ending.is_some() || !self.work.is_flushed_before_end(orderly) {
             true => self.send(&ToDispatcher::Ended(ended))?,
-            false => self.has_failed(ended)?,
+            false => self.end_after_flush(ended),
         }
         self.tell_output_end(rank)
     }
@@ -509,9 +515,14 @@ impl Agent {
         self.send(&ToDispatcher::Undone { rank, text })
     }
 
-    fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
+    pub(super) fn tell_output_end(&mut self, rank: usize) -> io::Result<()> {
         let this = &mut self.work.ranks[rank];
         if this.life.is_some() || this.outputs.iter().any(Option::is_some) {
+            return Ok(());
+        }
+        let is_of_rank = |held: &HeldBack| matches!(&held.what, Held::Ended(ended) if ended.rank == rank);
+        if self.held_back.iter().any(is_of_rank) {
+            // It follows the report of the rank's end.
             return Ok(());
         }
         let finished = this.finished;

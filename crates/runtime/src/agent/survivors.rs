@@ -7,12 +7,11 @@ use std::time::SystemTime;
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::survivors::{News, Verdict};
-use resurgo_wire::control::{Ended, ToDispatcher};
+use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::node_memory::{Control, Field, REVOCATIONS, control, header};
 use resurgo_wire::survivors::{BYTES, decode, encode_verdict, place_of_revoked};
 
 use super::net::mapped::Mapped;
-use super::net::{Held, HeldBack};
 use super::{Agent, Work};
 
 /// Keys of revoked communicators in the control of a rank.
@@ -78,20 +77,6 @@ impl Agent {
             News::Ends { .. } => {}
         }
         Ok(())
-    }
-
-    /// A rank has failed. The dispatcher hears of it when all nodes have what the rank has sent.
-    pub(super) fn has_failed(&mut self, ended: Ended) -> io::Result<()> {
-        match self.work.net.as_mut().filter(|_| self.work.job.survives()) {
-            None => self.send(&ToDispatcher::Ended(ended)),
-            Some(net) => {
-                self.held_back.push(HeldBack {
-                    flush: net.flush(),
-                    what: Held::Ended(Box::new(ended)),
-                });
-                Ok(())
-            }
-        }
     }
 
     /// It takes answers whenever it waits for one, so its socket has room, unless it is gone.

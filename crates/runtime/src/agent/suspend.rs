@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::ImageFile;
+use super::net::{Held, HeldBack};
 use super::ranks::Rank;
 use super::store::Store;
 use super::{Agent, Work};
@@ -89,7 +90,8 @@ impl Agent {
     pub(super) fn mind_halt(&mut self) -> io::Result<()> {
         let work = &mut self.work;
         let runs = |rank: &Rank| rank.life.is_some() || rank.images.is_waking();
-        if work.halt != Halt::Ending || work.ranks.iter().any(runs) {
+        let is_end = |held: &HeldBack| matches!(held.what, Held::Ended(_));
+        if work.halt != Halt::Ending || work.ranks.iter().any(runs) || self.held_back.iter().any(is_end) {
             return Ok(());
         }
         work.halt = Halt::Done;

@@ -50,6 +50,11 @@ impl Work {
         self.job.nodes.as_ref().is_none_or(|nodes| nodes.is_here(rank))
     }
 
+    /// No node sends what is in its logs: each has to put what is in transit from it to ranks there.
+    fn is_on_lost_node(&self, rank: usize) -> bool {
+        self.job.nodes.as_ref().is_some_and(|nodes| nodes.is_lost(rank))
+    }
+
     /// Ranks take images together.
     pub(super) fn has_waves(&self) -> bool {
         self.job.protocol.has_waves()
@@ -131,7 +136,8 @@ impl Work {
 
     fn put_transit(&mut self, wave: u64) -> io::Result<()> {
         if let Some(transit) = self.waves.transit(wave) {
-            self.memory.put_in_transit(transit, |rank| self.is_here(rank))?;
+            self.memory
+                .put_in_transit(transit, |rank| self.is_here(rank) || self.is_on_lost_node(rank))?;
         }
         if self.job.nodes.is_some() {
             // The dispatcher has it.
@@ -265,9 +271,9 @@ impl Agent {
         match command {
             Command::TakeTransit { number } if self.work.job.nodes.is_some() => {
                 let taken = self.meanwhile(move |work| {
-                    let transit =
-                        work.memory
-                            .in_transit(work.ranks.len(), number, |rank| work.is_here(rank), |_| false)?;
+                    let has_ended = |rank: usize| work.ranks[rank].has_finished();
+                    let is_here = |rank: usize| work.is_here(rank);
+                    let transit = work.memory.in_transit(work.ranks.len(), number, is_here, has_ended)?;
                     io::Result::Ok(transit.encode(number))
                 })?;
                 match taken {
@@ -416,6 +422,16 @@ impl Work {
     pub(super) fn show_ends(&self) -> io::Result<()> {
         let mut ranks = (0..).zip(&self.ranks).filter(|(_, this)| this.has_finished());
         ranks.try_for_each(|(rank, _)| self.memory.set_control(rank, control::PHASE, PHASE_CLOSED))
+    }
+
+    /// These ranks have finished. Of its own ranks this node knows more.
+    pub(super) fn know_ends(&mut self, ends: &[usize]) -> io::Result<()> {
+        for rank in 0..self.ranks.len() {
+            if !self.is_here(rank) {
+                self.ranks[rank].has_ended_elsewhere(ends.contains(&rank));
+            }
+        }
+        self.show_ends()
     }
 
     /// A rank that has finished, with messages on their way to this rank at its image. The image is of no use where the

@@ -36,8 +36,8 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
-        // Nothing of an end lies in places, or on other nodes.
-        ends_count: !nodes
+        // Nothing of an end lies in places. Of several nodes others have what was sent, but no log beside images.
+        ends_count: !(nodes && job.protocol.logs())
             && job.image_files.places.is_empty()
             && matches!(
                 job.protocol.waves(),
@@ -61,6 +61,7 @@ impl Dispatcher {
             }
             _ => 0..0,
         };
+        let ends = matches!(fact, Fact::Ended { .. });
         match fact {
             Fact::NotStored { node, ref reason, .. } => self.mind_refusal(node, reason),
             Fact::Stored {
@@ -81,6 +82,9 @@ impl Dispatcher {
             _ => self.hear_of_sets(&fact),
         }
         self.coordinator.handle(fact, self.start.elapsed());
+        if ends {
+            self.tell_ends();
+        }
         self.carry_out();
         self.mind_written(written);
     }
@@ -103,6 +107,12 @@ impl Dispatcher {
                 }
             }
             self.tell_places(&command);
+            if matches!(
+                command,
+                Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. }
+            ) {
+                self.tell_ends();
+            }
             self.begin_gathering(&command);
             self.images.sets.mind(&command);
             if self.mind_transit(&command) || self.mind_fetch(&command) {
@@ -120,6 +130,18 @@ impl Dispatcher {
         }
         // A broken connection shows when it is read.
         self.agents.send_queued();
+    }
+
+    /// Nodes learn which ranks have finished. In emptied memories nothing else says so.
+    fn tell_ends(&mut self) {
+        if self.plan.is_none() || !self.ends_count() {
+            return;
+        }
+        let ranks = 0..self.pids.len();
+        let ranks = ranks
+            .filter(|rank| self.coordinator.has_finished(*rank as u32))
+            .collect();
+        self.agents.queue_all(&ToAgent::Ends { ranks });
     }
 
     /// Images of these ranks may have all of their copies now.

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 
 use nix::fcntl::OFlag;
 use resurgo_protocol::coordinator::{Former, FormerSet, Place};
-use resurgo_wire::control::{Job, JobDirectory, Sight};
+use resurgo_wire::control::{Job, JobDirectory, Sight, appnums};
 use serde_json::{Value, json};
 
 use crate::note::log_of;
@@ -177,12 +177,18 @@ impl JobFiles {
         all.copied().collect()
     }
 
-    /// Begins to gather the reports of these nodes. Gives up an earlier gathering.
-    pub fn gather(&mut self, what: What, nodes: Vec<usize>) {
+    /// By rank, its program.
+    pub fn programs(&self) -> Vec<u32> {
+        appnums(&self.job.programs)
+    }
+
+    /// Begins to gather the reports of these nodes. `ends`: ranks that may be on none of them, as they have finished.
+    /// Gives up an earlier gathering.
+    pub fn gather(&mut self, what: What, nodes: Vec<usize>, ends: BTreeMap<usize, Value>) {
         self.gathering = Some(Gathering {
             what,
             awaited: nodes.into_iter().collect(),
-            ranks: BTreeMap::new(),
+            ranks: ends,
         });
     }
 

@@ -148,6 +148,8 @@ impl Dispatcher {
             if let Some(plan) = &mut self.plan {
                 plan.mesh[node].clear();
             }
+            // Ranks that have finished may have been there.
+            self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
             self.is_gone(node);
             self.coordinate(Fact::Down { node: node as u32 });
         }

@@ -1,5 +1,6 @@
 //! When the record of a job on several nodes is gathered, written, and used.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -10,9 +11,9 @@ use serde_json::Value;
 use super::Dispatcher;
 use super::cluster::Cluster;
 use super::events::Event;
-use super::job_files::{Ended, Found, What};
+use super::job_files::{Ended, Found, JobFiles, What};
 use super::start_error::StartError;
-use crate::suspended::ranks::RankState;
+use crate::suspended::ranks::{ImagesState, RankState};
 
 impl Dispatcher {
     /// By rank, the user's name of its node, where there are several.
@@ -26,11 +27,37 @@ impl Dispatcher {
         if *command == Command::ForgetRecord {
             return self.forget_record();
         }
-        let nodes = self.agents.numbers();
-        if let (Command::Record { wave, oldest }, Some(files)) = (command, &mut self.suspension.files) {
-            let (number, oldest) = (*wave, *oldest);
-            files.gather(What::Wave { number, oldest }, nodes);
+        let Command::Record { wave, oldest } = command else {
+            return;
+        };
+        let (number, oldest) = (*wave, *oldest);
+        let (nodes, ends) = (self.agents.numbers(), self.states_of_ends(number));
+        if let Some(files) = &mut self.suspension.files {
+            files.gather(What::Wave { number, oldest }, nodes, ends);
         }
+    }
+
+    /// The states of ranks whose ends are part of the wave: their nodes may be lost, and report nothing.
+    fn states_of_ends(&self, wave: u64) -> BTreeMap<usize, Value> {
+        let programs = self.suspension.files.as_ref().map(JobFiles::programs);
+        let programs = programs.into_iter().flatten().enumerate();
+        let over = programs.filter(|(rank, _)| self.coordinator.has_end(*rank as u32, wave));
+        let state = |(rank, program): (usize, u32)| {
+            let state = RankState {
+                program: program as usize,
+                number: self.ledger.life(rank),
+                finished: true,
+                ended_well: self.policy.exit_code() == 0,
+                images: ImagesState {
+                    asked: self.coordinator.last_asked(rank as u32),
+                    last_slot: 0,
+                    begun: false,
+                    files: Vec::new(),
+                },
+            };
+            Some((rank, serde_json::to_value(state).ok()?))
+        };
+        over.filter_map(state).collect()
     }
 
     /// An agent reports its ranks. When all have reported, the record waits until all earlier output is written.
@@ -46,11 +73,12 @@ impl Dispatcher {
 
     /// All ranks are halted: asks their agents for reports. `about` is the dispatcher's part.
     pub(super) fn suspend_nodes(&mut self, about: Value) {
-        let nodes = self.agents.numbers();
+        let wave = self.coordinator.waves_in_files(0).first().copied();
+        let (nodes, ends) = (self.agents.numbers(), self.states_of_ends(wave.unwrap_or(0)));
         self.suspension.about = Some(about);
         self.give_up_waiting();
         if let Some(files) = &mut self.suspension.files {
-            files.gather(What::Suspension, nodes);
+            files.gather(What::Suspension, nodes, ends);
         }
         self.agents.tell(&ToAgent::TellState);
     }

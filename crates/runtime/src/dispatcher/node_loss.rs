@@ -71,8 +71,20 @@ impl Dispatcher {
         }
         self.give_up_gathering();
         self.flushes_lack(node as u32);
-        let there = (0..self.pids.len()).filter(|rank| self.node_of(*rank) == node);
-        let finished: Vec<usize> = there.filter(|rank| self.policy.has_finished(*rank)).collect();
+        let there: Vec<usize> = (0..self.pids.len())
+            .filter(|rank| self.node_of(*rank) == node)
+            .collect();
+        let finished: Vec<usize> = there
+            .iter()
+            .copied()
+            .filter(|rank| self.policy.has_finished(*rank))
+            .collect();
+        // Others have what these ranks have sent.
+        let is_over = |rank: &usize| self.coordinator.has_finished(*rank as u32);
+        let nobody_returns = self.ends_count() && there.iter().all(is_over);
+        if returns && !begins_alone {
+            self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
+        }
         self.coordinate(Fact::Down { node: node as u32 });
         self.is_lost_or_left(node);
         if self.moves_ranks() {
@@ -81,12 +93,15 @@ impl Dispatcher {
             let finished: Vec<Rank> = finished.into_iter().map(|rank| rank as Rank).collect();
             self.ranks_lost(&finished);
         }
-        if begins_alone {
-            return;
+        if !begins_alone {
+            self.return_from_lost_node(there.first().copied().filter(|_| !nobody_returns));
         }
+    }
+
+    /// `rank` was on a lost node: all return. Where ends do not count, also when all of its ranks had finished: others may
+    /// need their messages again.
+    fn return_from_lost_node(&mut self, rank: Option<usize>) {
         self.mind_transit_taken();
-        // Also when all of its ranks have finished: others may need their messages again.
-        let rank = (0..self.pids.len()).find(|rank| self.node_of(*rank) == node);
         if let Some(rank) = rank.filter(|_| self.verdict.is_none()) {
             self.checkpoints.failed();
             self.return_all(rank);

@@ -34,6 +34,12 @@ impl Nodes {
         self.of_rank.get(rank).is_none_or(|node| *node == self.own)
     }
 
+    /// Its node has no address any more.
+    pub fn is_lost(&self, rank: usize) -> bool {
+        let mesh = self.of_rank.get(rank).and_then(|node| self.mesh.get(*node as usize));
+        !self.is_here(rank) && mesh.is_none_or(Vec::is_empty)
+    }
+
     /// Where the agent of a node gives and takes copies of images.
     pub fn copies_at(&self, node: u32) -> Vec<SocketAddr> {
         let place = node as usize;

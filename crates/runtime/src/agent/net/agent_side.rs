@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_protocol::Fact;
 use resurgo_protocol::kinds::{Kept, Waves};
-use resurgo_wire::control::{Nodes, ToDispatcher};
+use resurgo_wire::control::{Ended, Nodes, ToDispatcher};
 use resurgo_wire::image::{Datagram, Kind};
 
 use super::mirror::Ends;
@@ -32,6 +32,27 @@ impl Work {
             _ => matches!(kind, Kind::Stopped | Kind::Drained | Kind::Noticed),
         };
         self.net.is_some() && self.has_waves() && (has_stopped || kind == Kind::Ready)
+    }
+
+    /// The dispatcher hears of a rank's end when other nodes have all that the rank has sent: a rank that has finished is
+    /// not done again for it, and survivors receive it before they learn of a failure.
+    pub fn is_flushed_before_end(&self, orderly: bool) -> bool {
+        self.net.is_some()
+            && match orderly {
+                true => self.job.protocol.can_return_together(),
+                false => self.job.survives(),
+            }
+    }
+
+    /// The node is lost. Its ranks' messages that are here stay.
+    pub fn loses(&mut self, node: u32) {
+        self.net.iter().for_each(|net| net.loses(node));
+        let mesh = self
+            .job
+            .nodes
+            .iter_mut()
+            .filter_map(|nodes| nodes.mesh.get_mut(node as usize));
+        mesh.for_each(Vec::clear);
     }
 
     /// Connects the node memory with those of other nodes, if the job has any. `listener`: where their agents call.
@@ -118,7 +139,7 @@ impl Agent {
         for held in std::mem::take(&mut self.held_back) {
             match held.what {
                 Held::Fact(fact) => self.report(fact),
-                Held::Ended(ended) => self.send(&ToDispatcher::Ended(*ended))?,
+                Held::Ended(ended) => self.report_end(*ended)?,
                 Held::Said { rank, life, said } => said_before.push((rank, life, said)),
             }
         }
@@ -138,7 +159,11 @@ impl Agent {
         }
         for (rank, this) in self.work.ranks.iter_mut().enumerate() {
             let was_here = self.work.job.nodes.as_ref().is_none_or(|former| former.is_here(rank));
-            this.images.lacks_log |= nodes.is_here(rank) && !was_here;
+            if nodes.is_here(rank) && !was_here {
+                // It begins again.
+                this.images.lacks_log = true;
+                this.has_ended_elsewhere(false);
+            }
         }
         self.work.job.nodes = Some(nodes.clone());
         let listener = self.guest.as_ref().map(Guest::mesh).transpose()?;
@@ -232,6 +257,22 @@ impl Agent {
         }
     }
 
+    /// A rank has ended: holds the report back until other nodes have what the rank has sent.
+    pub fn end_after_flush(&mut self, ended: Ended) {
+        if let Some(net) = &mut self.work.net {
+            self.held_back.push(HeldBack {
+                flush: net.flush(),
+                what: Held::Ended(Box::new(ended)),
+            });
+        }
+    }
+
+    fn report_end(&mut self, ended: Ended) -> io::Result<()> {
+        let rank = ended.rank;
+        self.send(&ToDispatcher::Ended(ended))?;
+        self.tell_output_end(rank)
+    }
+
     /// The mover has answers.
     pub fn net_event(&mut self) -> io::Result<()> {
         let answers = self.work.net.as_ref().map_or(Vec::new(), Net::answers);
@@ -242,7 +283,7 @@ impl Agent {
                     for held in due {
                         match held.what {
                             Held::Fact(fact) => self.report(fact),
-                            Held::Ended(ended) => self.send(&ToDispatcher::Ended(*ended))?,
+                            Held::Ended(ended) => self.report_end(*ended)?,
                             Held::Said { rank, life, said } if self.work.ranks[rank].number == life => {
                                 self.said_of_image(rank, *said, None)?;
                             }

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of which one rank finishes long before the others."""
+
+from pathlib import Path
+
+import harness
+from survival import A_RANK_THAT_LEAVES
+
+# Rank 2 sends much, and leaves. Rank 0 takes none of it before its first file is there.
+MUCH_FROM_AN_END = """
+import os, sys, time, zlib
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = 0
+def wait(number):
+    while not os.path.exists(sys.argv[1] + str(number)):
+        time.sleep(0.01)
+if world.rank == 2:
+    for number in range(120):
+        world.Send(bytes([number]) * (number * 97 + 1), dest=0)
+elif world.rank == 0:
+    for number in range(120):
+        if number in (0, 60):
+            world.send(number, dest=1)
+            wait(number)
+        data = bytearray(12000)
+        status = MPI.Status()
+        world.Recv(data, source=2, status=status)
+        total = zlib.crc32(data[: status.Get_count()], total)
+else:
+    total = world.recv(source=0) + world.recv(source=0)
+print("rank", world.rank, total)
+"""
+
+
+def leaving(jobs):
+    """A program of which rank 2 leaves early, what its rank 0 waits for, and its undisturbed run."""
+    command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, jobs.directory / "go"]
+    calm = jobs.directory / "calm"
+    for number in (30, 60, 90):
+        Path(f"{calm}{number}").touch()
+
+    def go(number):
+        Path(f"{command[-1]}{number}").touch()
+
+    return command, go, lambda: jobs.calm(3, *command[:-1], calm)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that finish long before the others, on several nodes: waves are taken, and their ends are part of them."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import harness
+from chains import EVERY, interrupt, recorded
+from ends import MUCH_FROM_AN_END, leaving
+from harness import MANY, by_rank, slow
+from on_nodes import agents
+from survival import agent_of, began_from_images, every
+
+THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
+
+waves = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+
+
+def start(jobs, protocol, command, period="100ms"):
+    options = [*MANY, *THREE, *(every(period) if period else [])]
+    return jobs.start(3, *command, options=options, protocol=protocol)
+
+
+def lose_node_of_the_end(job):
+    """Kills the agent of rank 2, which has finished."""
+    others = {int(agent_of(job, rank)) for rank in (0, 1)}
+    (victim,) = set(agents(job)) - others
+    os.kill(victim, signal.SIGKILL)
+    job.reach_event("node_lost")
+
+
+def lives_of_the_end(result):
+    return [event["life"] for event in result.of("started") if event["rank"] == 2]
+
+
+def come_again(job, count=2):
+    """Waits for waves that were asked for after now: one may be under way."""
+    for _ in range(count):
+        job.reach_another("wave_complete")
+
+
+@waves
+def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
+    """Ranks fail, and nodes are lost, its own first: it is not done again."""
+    command, go, calm = leaving(jobs)
+    job = start(jobs, protocol, command)
+    job.reach_event("finished", rank=2)
+    come_again(job)
+    job.strike([1])
+    job.reach_another("returned")
+    assert jobs.resurgo("checkpoint", job.process.pid).ok().text.endswith("a wave is complete\n")
+    lose_node_of_the_end(job)
+    # Nobody returns for it, and waves go on.
+    come_again(job)
+    assert [event["event"] for event in job.events].count("returned") == 1
+    go(30)
+    job.strike([0])
+    job.reach_another("returned")
+    come_again(job)
+    go(60)
+    os.kill(int(agent_of(job, 1)), signal.SIGKILL)
+    job.reach_another("returned")
+    come_again(job)
+    go(90)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm().out)
+    assert lives_of_the_end(result) == [1], result.describe()
+    assert len(began_from_images(result)) >= 2 and all(event["wave"] > 0 for event in result.of("returned")), result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
+def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
+    """All begin again, because there was no wave. Its node is lost, so it does so on another one."""
+    command, go, calm = leaving(jobs)
+    job = start(jobs, protocol, command, None)
+    job.reach_event("finished", rank=2)
+    lose_node_of_the_end(job)
+    job.strike([1])
+    job.reach_event("returned", wave=0)
+    for number in (30, 60, 90):
+        go(number)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm().out)
+    assert lives_of_the_end(result) == [1, 2], result.describe()
+
+
+@pytest.mark.parametrize("loses", ["nothing", "its node", "their node"])
+@waves
+def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol, loses):
+    """Waves after its end have these messages, and those that were taken since the last one come again."""
+    command = [harness.PYTHON, "-c", MUCH_FROM_AN_END, jobs.directory / "go"]
+    job = start(jobs, protocol, command)
+    job.reach_event("finished", rank=2)
+    for number in (0, 60):
+        come_again(job)
+        if number == 0 and loses == "its node":
+            lose_node_of_the_end(job)
+            come_again(job)
+        if number == 60 and loses == "their node":
+            os.kill(int(agent_of(job, 0)), signal.SIGKILL)
+        else:
+            job.strike([0])
+        job.reach_another("started", rank=0)
+        Path(f"{command[-1]}{number}").touch()
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(jobs.calm(3, *command).out)
+    assert lives_of_the_end(result) == [1], result.describe()
+    assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
+
+
+@pytest.mark.parametrize("how", ["suspended", "interrupted"])
+@pytest.mark.parametrize("loses", [False, True])
+@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", slow("group")])
+def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
+    """A rank that had finished has, whether its node was there at the end or not."""
+    command, go, calm = leaving(jobs)
+    job = chain.start(3, *command, options=[*THREE, *EVERY], protocol=protocol)
+    job.reach_event("finished", rank=2)
+    come_again(job)
+    if loses:
+        lose_node_of_the_end(job)
+        come_again(job)
+    job.reach_another("wave_recorded")
+    assert chain.suspend() if how == "suspended" else interrupt(job, "everything")
+    go(30)
+    resumed = chain.resume(options=["--nodes", "2"])
+    come_again(resumed)
+    resumed.strike([0])
+    resumed.reach_another("returned")
+    go(60)
+    go(90)
+    result = chain.end()
+    assert lives_of_the_end(result) == [], result.describe()
+    assert by_rank(chain.out) == by_rank(calm().out)
