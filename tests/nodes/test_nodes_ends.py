@@ -16,7 +16,7 @@ from survival import agent_of, began_from_images, every
 
 THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
 
-waves = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+waves = pytest.mark.parametrize("protocol", ["blocking", "group"])
 
 
 def start(jobs, protocol, command, period="100ms"):
@@ -71,7 +71,7 @@ def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     assert len(began_from_images(result)) >= 2 and all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
+@pytest.mark.parametrize("protocol", ["blocking", slow("group")])
 def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     """All begin again, because there was no wave. Its node is lost, so it does so on another one."""
     command, go, calm = leaving(jobs)
@@ -113,7 +113,7 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
 
 @pytest.mark.parametrize("how", ["suspended", "interrupted"])
 @pytest.mark.parametrize("loses", [False, True])
-@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", slow("group")])
+@pytest.mark.parametrize("protocol", ["blocking", slow("group")])
 def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
     """A rank that had finished has, whether its node was there at the end or not."""
     command, go, calm = leaving(jobs)
