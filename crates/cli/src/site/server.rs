@@ -141,18 +141,21 @@ impl Page {
     fn output(&mut self) -> Option<Event> {
         let (told, end) = self.site.watched.output(self.read)?;
         self.read = end;
-        Some(Event::default().event("output").id(self.position()).data(told.to_string()))
+        Some(
+            Event::default()
+                .event("output")
+                .id(self.position())
+                .data(told.to_string()),
+        )
     }
 }
 
 async fn events(Of(site): Of<Site>, headers: HeaderMap) -> impl IntoResponse {
     // A page whose connection broke says what it has.
-    let last = headers
-        .get("last-event-id")
-        .and_then(|last| {
-            let (last, read) = last.to_str().ok()?.split_once('-')?;
-            Some((last.parse().ok()?, read.parse().ok()?))
-        });
+    let last = headers.get("last-event-id").and_then(|last| {
+        let (last, read) = last.to_str().ok()?.split_once('-')?;
+        Some((last.parse().ok()?, read.parse().ok()?))
+    });
     let (last, read) = last.unwrap_or_default();
     let (mut news, mut printed) = (site.watched.news(), site.watched.printed());
     // A new page hears of what is known already.

@@ -137,7 +137,8 @@ impl Watched {
             known.printed.pop_front();
         }
         drop(known);
-        self.printed.send_if_modified(|end| std::mem::replace(end, printed.end) != printed.end);
+        self.printed
+            .send_if_modified(|end| std::mem::replace(end, printed.end) != printed.end);
     }
 
     /// What was printed behind position `after`, as far as it is known, and its end.

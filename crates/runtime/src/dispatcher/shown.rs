@@ -152,7 +152,10 @@ mod tests {
             let printed = shown.after(5);
             let text: String = printed.parts.iter().map(|part| part.text.as_str()).collect();
             assert_eq!(text.as_bytes(), &all[all.len() - MOST..], "{step}");
-            assert_eq!((printed.from, printed.end), ((all.len() - MOST) as u64, all.len() as u64));
+            assert_eq!(
+                (printed.from, printed.end),
+                ((all.len() - MOST) as u64, all.len() as u64)
+            );
         }
     }
 

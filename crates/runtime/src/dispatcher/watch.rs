@@ -7,8 +7,8 @@ use resurgo_wire::console::{Doing, ImageState, NodeState, RankState, Reply, Stan
 use resurgo_wire::control::{Seen, ToAgent};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_REPLAY, PHASE_START};
 
-use super::{Dispatcher, Front};
 use super::events::Event;
+use super::{Dispatcher, Front};
 
 impl Dispatcher {
     /// Answers those who wait for the state of the job, and asks agents for others.

@@ -76,7 +76,7 @@ impl World {
     /// Another node is lost, and this one has not heard of it: it waits for that one's answer to its flush.
     fn misses_answers(&self, life: Life) -> bool {
         let nodes = &self.nodes;
-        nodes.linked && !nodes.dead.is_subset(&nodes.of[life.node].gone)
+        nodes.linked && !nodes.over.lives.is_subset(&nodes.of[life.node].gone)
     }
 
     /// All that the node's ranks had written before this report is on the other nodes, unless one of these is lost.
@@ -95,14 +95,14 @@ impl World {
     pub(super) fn tell_ends(&mut self) {
         let finished = (0..self.size as Rank).filter(|rank| self.agent.coordinator.has_finished(*rank));
         let ends: BTreeSet<Rank> = finished.collect();
-        if self.nodes.linked && self.nodes.ends != ends {
-            self.nodes.ends = ends;
+        if self.nodes.linked && self.nodes.over.ranks != ends {
+            self.nodes.over.ranks = ends;
             self.send_ends();
         }
     }
 
     fn send_ends(&mut self) {
-        let ends = self.nodes.ends.clone();
+        let ends = self.nodes.over.ranks.clone();
         for life in self.nodes.up() {
             self.send_down(life, Downward::Ends(ends.clone()));
         }
@@ -146,7 +146,7 @@ impl World {
             {
                 Ok(())
             }
-            Happening::Up(life, word) => match self.nodes.late.get(&life.serial) {
+            Happening::Up(life, word) => match self.nodes.over.late.get(&life.serial) {
                 Some(late) if *late > self.now => {
                     let after = late - self.now;
                     self.schedule(after, Event::Node(Happening::Up(life, word)));
@@ -436,7 +436,7 @@ impl World {
             Downward::Empty => self.empty(life.node),
             Downward::Ends(_) if self.is(Mutation::KeepEndsToOneself) => {
                 let here = |rank: &Rank| self.nodes.placed[*rank as usize] == life.node;
-                let ends = self.nodes.ends.iter().copied().filter(here).collect();
+                let ends = self.nodes.over.ranks.iter().copied().filter(here).collect();
                 self.nodes.of[life.node].words.ends = ends;
             }
             Downward::Ends(ends) => self.nodes.of[life.node].words.ends = ends,

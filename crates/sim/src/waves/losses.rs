@@ -71,7 +71,7 @@ impl World {
         self.report.crashes += 1;
         let longest = self.nodes.lease();
         let late = self.now + self.soon(longest);
-        self.nodes.late.insert(self.nodes.of[node].life.serial, late);
+        self.nodes.over.late.insert(self.nodes.of[node].life.serial, late);
         self.note(|| format!("the agent of node {node} is killed"));
         self.node_dies(node)
     }
@@ -84,7 +84,7 @@ impl World {
             0..=2 => {
                 self.note(|| format!("the agent of node {} is killed", life.node));
                 if self.random.one_in(2) {
-                    self.nodes.late.insert(life.serial, until);
+                    self.nodes.over.late.insert(life.serial, until);
                 }
                 return self.node_dies(life.node);
             }
@@ -117,8 +117,8 @@ impl World {
         let life = this.life;
         (this.alive, this.frozen) = (false, false);
         this.waiting.clear();
-        self.nodes.dead.insert(life.serial);
-        let late = self.nodes.late.get(&life.serial).copied().unwrap_or(0);
+        self.nodes.over.lives.insert(life.serial);
+        let late = self.nodes.over.late.get(&life.serial).copied().unwrap_or(0);
         let broken = this.last.0.max(this.held.0).max(late).max(self.now) + 1;
         let is_here = |of: usize, serial: u64| (of, serial) == (node, life.serial);
         for process in &mut self.processes {

@@ -214,8 +214,6 @@ pub(super) struct Nodes<E> {
     pub joined: Vec<Option<Life>>,
     /// When the last data from ranks of one node arrives at another.
     pub mesh: Vec<Vec<u64>>,
-    /// When the last messages of these lives, sent before their loss, arrive.
-    pub late: BTreeMap<u64, u64>,
     /// The node of each rank's placement.
     pub placed: Vec<usize>,
     /// Images whose files the dispatcher knows, so that they count; those that it has given up, or collected.
@@ -233,10 +231,18 @@ pub(super) struct Nodes<E> {
     /// Files that are unreadable on this node while this launcher lives, known or not.
     pub damaged: BTreeSet<(Rank, u64, usize)>,
     pub sets: Sets,
-    /// Lives that have ended.
-    pub dead: BTreeSet<u64>,
+    pub over: Over,
+}
+
+/// What is over.
+#[derive(Debug, Default)]
+pub(super) struct Over {
+    /// Lives of nodes that have ended.
+    pub lives: BTreeSet<u64>,
+    /// When the last messages of these, sent before their loss, arrive.
+    pub late: BTreeMap<u64, u64>,
     /// The ranks of which nodes were last told that they have finished.
-    pub ends: BTreeSet<Rank>,
+    pub ranks: BTreeSet<Rank>,
 }
 
 impl<E> Nodes<E> {
@@ -292,7 +298,6 @@ impl<E> Nodes<E> {
             linked,
             joined: vec![None; count],
             mesh: vec![vec![0; count]; count],
-            late: BTreeMap::new(),
             placed: placed.collect(),
             of,
             membership: Membership::default(),
@@ -318,8 +323,7 @@ impl<E> Nodes<E> {
             leaves: None,
             damaged: BTreeSet::new(),
             sets: Sets::default(),
-            dead: BTreeSet::new(),
-            ends: BTreeSet::new(),
+            over: Over::default(),
         }
     }
 
@@ -341,7 +345,7 @@ impl<E> Nodes<E> {
         self.joined.fill(None);
         self.copies = Copies::default();
         self.come_back.clear();
-        self.ends.clear();
+        self.over.ranks.clear();
         (self.going, self.refused) = (BTreeMap::new(), BTreeSet::new());
     }
 
