@@ -2,12 +2,14 @@
 """Programs that a wrapper (a shell script, Python) starts as its child: no images, the reason told once, and right output
 whichever of the two processes is killed."""
 
+import contextlib
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from harness import PYTHON, slow
+from harness import PYTHON, Absent, has_come_to_mpi, slow
 from survival import every
 
 # Ranks print, wait for a file near the end, and print again. The wrapper prints before and after.
@@ -125,3 +127,101 @@ for number in range(200):
     assert result.code == 119 and result.restarts == 0, result.describe()
     assert "such ranks have no images, as a wrapper has started the program" in result.errors, result.describe()
     assert len(re.findall("no image of rank", result.errors)) == 1, result.describe()
+
+
+# Ranks send in turn, far more than a log holds. They wait for a file half way, and a rank that is told to wait for nothing computes on.
+FLOOD = """
+import os, sys, time
+from mpi4py import MPI
+import numpy
+world = MPI.COMM_WORLD
+buffer, total = numpy.zeros(32768), 0
+for number in range(400):
+    if number % 2 == world.rank:
+        buffer[:] = (total * 31 + number) % 1000003
+        world.Send(buffer, 1 - world.rank)
+    else:
+        world.Recv(buffer, 1 - world.rank)
+    total = (total + int(buffer[number])) % 1000003
+    if number == 200:
+        print("rank", world.rank, "is half way:", total, flush=True)
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.01)
+print("rank", world.rank, "is through:", total, flush=True)
+"""
+FLOODED = ["sh", "-c", WRAPPER, "sh", PYTHON, "-c", FLOOD]
+SMALL_LOG = ["--log-memory", "4M"]
+
+
+def flood(jobs, *second, options=()):
+    """A job whose first rank has a wrapper, half way; and the file that lets it end."""
+    go = jobs.directory / "go"
+    job = jobs.start(1, *FLOODED, go, ":", "-n", 1, *second, go, options=[*SMALL_LOG, *options], protocol="auto")
+    job.reach(lambda: job.out.read_bytes().count(b"half way") == 2, what="the ranks to be half way")
+    assert job.of("logs_let_go"), job.result(0).describe()
+    return job, go
+
+
+def flooded(jobs, second=FLOODED):
+    there = jobs.directory / "is-there"
+    there.touch()
+    return sorted(jobs.run(1, *FLOODED, there, ":", "-n", 1, *second, there, protocol="none").ok().text.splitlines())
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_full_log_ends_no_job(jobs, nodes):
+    """Under auto the logs keep no more for ranks that can have no image."""
+    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes])
+    go.touch()
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == flooded(jobs) and result.restarts == 0, result.describe()
+    said = "warning: the logs are full, and rank [01](?: on node [01])? can have no image: they keep nothing more for such ranks, and the failure of one takes all"
+    assert len(re.findall(said, result.errors)) == 1, result.describe()
+
+
+@pytest.mark.parametrize(("victim", "nodes"), [("program", "1"), ("wrapper", "1"), ("program", "2")])
+def test_all_begin_again_when_the_logs_have_let_go(jobs, victim, nodes):
+    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes])
+    assert job.hit(child_of(job, 1) if victim == "program" else job.lives()[1][0], 9)
+    job.reach_event("returned", wave=0)
+    go.touch()
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == flooded(jobs), result.describe()
+    # Full logs let go again: they do not end the job the second time.
+    assert not result.of("returns_together"), result.describe()
+
+
+def test_others_still_recover_alone(jobs):
+    """Only the rank with a wrapper has no images: what is kept for the other one is kept."""
+    job, go = flood(jobs, PYTHON, "-c", FLOOD)
+    job.strike([1])
+    job.reach_event("started", rank=1, life=2)
+    go.touch()
+    result = job.wait().ok()
+    assert sorted(result.text.splitlines()) == flooded(jobs, [PYTHON, "-c", FLOOD]), result.describe()
+    assert result.restarts == 1 and not result.of("returned"), result.describe()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("second", [FLOODED, [PYTHON, "-c", FLOOD]], ids=["both", "one"])
+def test_kills_while_logs_let_go(jobs, rng, request, second):
+    """At any moment before the last messages of jobs whose logs are full again and again, whichever process is killed."""
+    expected = flooded(jobs, second)
+    for number in range(request.config.option.rounds):
+        go = jobs.directory / f"go{number}"
+        job = jobs.start(1, *FLOODED, go, ":", "-n", 1, *second, go, options=[*SMALL_LOG, *rng.choice([(), every("50ms")])], protocol="auto")
+        # At the third failure in one place a job ends.
+        for _ in range(rng.randrange(3)):
+            time.sleep(rng.uniform(0.05, 0.6))
+            rank = rng.randrange(2)
+            with contextlib.suppress(Absent, ValueError, OSError):
+                wrapped = rank == 0 or second is FLOODED
+                victim = child_of(job, rank) if wrapped and rng.random() < 0.7 else job.lives()[rank][0]
+                # Nobody can know whether a wrapper's program has died before MPI_Init has done its first work.
+                is_wrapper = victim == job.lives()[rank][0]
+                if is_wrapper or has_come_to_mpi((victim, None)):
+                    time.sleep(0 if is_wrapper else 0.1)
+                    job.hit(victim, 9)
+        go.touch()
+        result = job.wait().ok()
+        assert sorted(result.text.splitlines()) == expected, result.describe()

@@ -37,6 +37,7 @@ fn next_request() -> Option<(Received, Kind)> {
         match request.datagram.kind {
             Kind::Checkpoint if !is_abandoned(request.datagram.a) => return Some((request, Kind::Refused)),
             Kind::Notice => return Some((request, Kind::Noticed)),
+            Kind::Note => return Some((request, Kind::Noted)),
             // Others are late answers about an image that was refused.
             _ => request.close(),
         }
@@ -68,7 +69,7 @@ extern "C" fn run(_: usize) -> ! {
     if let Some((request, kind)) = next_request() {
         let done = match kind {
             Kind::Refused => take(&request).inspect(|()| taken = true),
-            _ => notice(&request),
+            kind => look(&request, kind),
         };
         refusal = done.err().map(|why| (request, kind, why));
     }
@@ -83,17 +84,21 @@ extern "C" fn run(_: usize) -> ! {
     capturing_thread::leave()
 }
 
-/// Lets the provider see whose turn it is in a wave of groups. On success it has sent the answer.
-fn notice(request: &Received) -> Result<(), Refusal> {
+/// Without an image: lets the provider see whose turn it is in a wave of groups, or note the rank's cursors. On success
+/// it has sent the answer, of this kind.
+fn look(request: &Received, kind: Kind) -> Result<(), Refusal> {
     let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
     stop::all(sys::gettid(), first).map_err(refuse)?;
     let hooks = hooks::hooks()
         .filter(|_| !gate::is_disabled())
         .ok_or(refuse("it has left MPI"))?;
-    (hooks.notice)();
-    // Answer only now: the agent's next request must come after the notice.
-    let noticed = Datagram::new(Kind::Noticed, request.datagram.a, 0, 0);
-    talk::send(IMAGE_FD, &noticed, &[]).map_err(|_| refuse("the agent does not listen"))
+    match kind {
+        Kind::Noted => (hooks.note_alone)(request.datagram.a).map_err(refuse)?,
+        _ => (hooks.notice)(),
+    }
+    // Answer only now: the agent's next request must come after this one.
+    let answer = Datagram::new(kind, request.datagram.a, 0, 0);
+    talk::send(IMAGE_FD, &answer, &[]).map_err(|_| refuse("the agent does not listen"))
 }
 
 fn refuse(why: &'static str) -> Refusal {

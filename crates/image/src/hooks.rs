@@ -15,6 +15,9 @@ pub struct Hooks {
     pub refuses: fn() -> Option<&'static str>,
     /// Note the cursors of image `number` in this slot of the rank's arena.
     pub note_cursors: fn(number: u64, slot: u64),
+    /// The same without an image, and without a number; or why that is impossible now. All threads stand still, outside
+    /// of every [`crate::Guard`].
+    pub note_alone: fn(slot: u64) -> Result<(), &'static str>,
     /// Say how many messages were sent on each channel. Like the next two, only in waves that stop all ranks.
     pub announce: fn(),
     /// Take what the channels to this rank hold; returns how many messages, or parts of them.

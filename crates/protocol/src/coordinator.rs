@@ -258,6 +258,7 @@ impl Coordinator {
             } => self.waits(rank, life, wait, source),
             Fact::Probed { rank, number } => self.probed(rank, number),
             Fact::Restart { rank } => self.begin_alone(rank),
+            Fact::LetGo { rank } => self.let_go(rank),
             Fact::Return { rank } => self.return_unit(rank),
             Fact::OnlyLogs => self.only_logs(),
             Fact::WavesAgain => self.waves_again(),

@@ -257,6 +257,10 @@ struct Images {
     are_written: bool,
     stay: bool,
     refusals: Refusals,
+    /// A log is nearly full, and these ranks have not answered to the request for images since.
+    scarce: BTreeSet<usize>,
+    /// The job has let logs go for ranks without images.
+    let_go: BTreeSet<usize>,
     /// For ranks that have not begun since: the image that could not be used, and why.
     unusable: BTreeMap<usize, String>,
     /// Nodes that have not taken an image, which has been told.

@@ -21,7 +21,7 @@ use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::checkers::{Checkers, KEPT, Violation, violation};
 use crate::kept::{copied, is_live, stopped};
-use crate::log::{Log, Record};
+use crate::log::{Cursor, Log, Record};
 use crate::mutation::Mutation;
 use crate::process::{Process, State};
 use crate::world::{Event, World};
@@ -128,6 +128,17 @@ impl World {
                 if self.waves.is_some() || self.moves() {
                     self.will_collect(rank);
                 }
+            }
+            Command::LetGo { rank } => {
+                let incarnation = self.ranks[rank as usize].incarnation;
+                let delay = self.random.below(3 * self.pace.latency);
+                let asked = self.coordinator.asked(rank);
+                let letting_go = Event::LetGo {
+                    rank,
+                    incarnation,
+                    asked,
+                };
+                self.schedule(delay, letting_go);
             }
             Command::Write { rank, .. } | Command::GiveUp { rank, .. } | Command::Collect { rank, .. } => {
                 self.ranks[rank as usize].images.carry_out(command)
@@ -343,12 +354,48 @@ impl World {
     /// Perhaps another thing than a process fails: a copy, or a node.
     pub(crate) fn loses_more(&mut self) -> bool {
         match () {
+            () if self.rules.lets_go && !self.imaging.closing && self.random.one_in(3) => self.log_is_full(),
             () if self.random.one_in(6) => self.lose_copy(),
             () if self.nodes.are() && self.random.one_in(3) => self.lose_some_nodes(),
             () if self.nodes.are() && !self.rules.hierarchical && self.random.one_in(4) => self.leave_some_node(),
             () => return false,
         }
         true
+    }
+
+    /// Some rank has no images for which others could forget.
+    fn log_is_full(&mut self) {
+        let rank = self.random.below(self.ranks.len() as u64) as Rank;
+        let images = self.ranks[rank as usize].images.clone();
+        self.coordinate(Fact::LetGo { rank });
+        if self.is(Mutation::KeepImagesOfLetGo) {
+            self.ranks[rank as usize].images = images;
+        }
+    }
+
+    /// Forgets what an image of `rank` would not need now. A rank does what it is asked for in order: here it has
+    /// forgotten that when a wave has begun since.
+    pub(crate) fn let_go(&mut self, rank: Rank, incarnation: u64, asked: u64) {
+        let process = &self.ranks[rank as usize];
+        let State::Up(life) = &process.state else { return };
+        let is_late = self.coordinator.asked(rank) != asked && !self.is(Mutation::LetGoLate);
+        if process.incarnation != incarnation || is_late {
+            return;
+        }
+        let delivered = (0..self.ranks.len() as Rank).map(|source| life.subject.delivered(source));
+        let base = Cursor {
+            rclock: life.subject.rclock(),
+            delivered: delivered.collect(),
+        };
+        self.note(|| {
+            format!(
+                "what the logs have for {rank} is let go of, up to its delivery {}",
+                base.rclock
+            )
+        });
+        self.checkers.collects(rank, base.rclock);
+        self.ranks[rank as usize].record.drop_to(base);
+        self.announce_base(rank);
     }
 
     /// The newest copy of some rank is lost.
@@ -404,7 +451,7 @@ impl World {
         for process in &mut self.ranks {
             process.logs.iter_mut().for_each(|log| *log = Log::default());
             if !keeps_records {
-                process.record = Record::new(crate::log::Cursor::beginning(process.logs.len()), Vec::new());
+                process.record = Record::new(Cursor::beginning(process.logs.len()), Vec::new());
             }
             process.sent_ever.fill(0);
             process.consumed.fill(0);

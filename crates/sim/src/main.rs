@@ -16,7 +16,7 @@ use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Repo
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
                    [--tolerate process|node|node-in-place|vcausal|manetho|logon|vcausal-in-place|manetho-in-place|
                                logon-in-place|vcausal-on-nodes|manetho-on-nodes|logon-on-nodes|
-                               pessimistic-on-nodes|auto|blocking|chandy-lamport|group|blocking-on-nodes|
+                               pessimistic-on-nodes|auto|auto-with-full-logs|blocking|chandy-lamport|group|blocking-on-nodes|
                                chandy-lamport-on-nodes|group-on-nodes|auto-on-nodes|blocking-with-parity|
                                chandy-lamport-with-parity|group-with-parity|auto-with-parity|hierarchical|
                                channel-memory|survivors|all]

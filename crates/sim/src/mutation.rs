@@ -147,6 +147,10 @@ pub enum Mutation {
     MixWaves,
     /// A wave is dropped, and one of its copies is kept.
     DropKeepsACopy,
+    /// Images stay although what they need of the logs was let go of.
+    KeepImagesOfLetGo,
+    /// Logs are let go of when their rank has been asked for its image of the next wave.
+    LetGoLate,
     /// A wave is dropped, and the ranks that stand still do not learn it.
     DropSilently,
     /// Messages sent since the wave are still in the channel when all have returned.

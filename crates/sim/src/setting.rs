@@ -23,6 +23,8 @@ pub enum Setting {
     CausalOnNodes(Reduction),
     /// Processes fail, images are taken in waves, and sometimes all ranks return to one (see [`crate::auto`]).
     Auto,
+    /// The same where logs become full: now and then all let go of what they have for a rank.
+    AutoWithFullLogs,
     /// Processes fail, and all ranks return to the last complete wave, for which all had stopped (see [`crate::waves`]).
     Blocking,
     /// The same with waves that stop no rank.
@@ -52,7 +54,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Process,
         Self::Node,
         Self::PessimisticOnNodes,
@@ -67,6 +69,7 @@ impl Setting {
         Self::CausalOnNodes(Reduction::Manetho),
         Self::CausalOnNodes(Reduction::LogOn),
         Self::Auto,
+        Self::AutoWithFullLogs,
         Self::Blocking,
         Self::ChandyLamport,
         Self::Group,
@@ -104,6 +107,7 @@ impl Setting {
             Self::ChandyLamportOnNodes => "chandy-lamport-on-nodes",
             Self::GroupOnNodes => "group-on-nodes",
             Self::AutoOnNodes => "auto-on-nodes",
+            Self::AutoWithFullLogs => "auto-with-full-logs",
             Self::BlockingWithParity => "blocking-with-parity",
             Self::ChandyLamportWithParity => "chandy-lamport-with-parity",
             Self::GroupWithParity => "group-with-parity",
@@ -124,7 +128,7 @@ impl Setting {
         match self {
             Self::Process | Self::Node | Self::PessimisticOnNodes | Self::InPlace => Protocol::Pessimistic,
             Self::Causal(_) | Self::Gathering(_) | Self::CausalOnNodes(_) => Protocol::Causal,
-            Self::Auto | Self::AutoOnNodes | Self::AutoWithParity => Protocol::Auto,
+            Self::Auto | Self::AutoWithFullLogs | Self::AutoOnNodes | Self::AutoWithParity => Protocol::Auto,
             Self::Blocking | Self::BlockingOnNodes | Self::BlockingWithParity => Protocol::Blocking,
             Self::ChandyLamport | Self::ChandyLamportOnNodes | Self::ChandyLamportWithParity => Protocol::ChandyLamport,
             Self::Group | Self::GroupOnNodes | Self::GroupWithParity => Protocol::Group,

@@ -157,6 +157,13 @@ pub(crate) enum Event {
         rank: Rank,
         incarnation: u64,
     },
+    /// The logs are full: what they have for `rank` is let go of, and its record.
+    LetGo {
+        rank: Rank,
+        incarnation: u64,
+        /// The last wave that it had been asked for.
+        asked: u64,
+    },
     /// `from` looks at what the checkpoints of `to` cover.
     DropEntries {
         from: Rank,
@@ -216,6 +223,8 @@ pub(crate) struct Rules {
     pub hierarchical: bool,
     /// Nodes are lost with logs and records, and only their ranks begin elsewhere.
     pub moves: bool,
+    /// Logs become full.
+    pub lets_go: bool,
 }
 
 impl Rules {
@@ -235,6 +244,7 @@ impl Rules {
             causal,
             hierarchical: setting.is_hierarchical(),
             moves: setting.moves(),
+            lets_go: setting == Setting::AutoWithFullLogs,
         }
     }
 
@@ -658,6 +668,11 @@ impl World {
                     self.collect(rank);
                 }
             }
+            Event::LetGo {
+                rank,
+                incarnation,
+                asked,
+            } => self.let_go(rank, incarnation, asked),
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
             Event::Stored { rank, number, from, to } => self.stored(rank, number, from, to),

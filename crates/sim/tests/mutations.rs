@@ -31,6 +31,7 @@ fn seeds(mutation: Mutation, setting: Setting) -> Range<u64> {
         Mutation::KeepRecordOfLeftWave => 0..2_400,
         Mutation::FetchOtherWave => 2_610..4_660,
         Mutation::CountUnvouched => 2_700..2_710,
+        Mutation::LetGoLate => 2_570..2_590,
         Mutation::TellAgain => 7_215..7_225,
         _ => 0..400,
     }

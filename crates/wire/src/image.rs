@@ -93,9 +93,13 @@ pub enum Kind {
     Filling = 24,
     /// The filling process to agent: the memory is filled.
     Filled = 25,
+    /// Agent to rank: note the cursors as an image would, in slot `a`; there will be none. Then comes the signal.
+    Note = 26,
+    /// Rank to agent: that is done, for the same `a`. A text says why it is impossible.
+    Noted = 27,
 }
 
-const KINDS: [Kind; 25] = [
+const KINDS: [Kind; 27] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -121,6 +125,8 @@ const KINDS: [Kind; 25] = [
     Kind::Copied,
     Kind::Filling,
     Kind::Filled,
+    Kind::Note,
+    Kind::Noted,
 ];
 
 /// One datagram.

@@ -10,6 +10,10 @@ use resurgo_wire::node_memory::CutTable;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
+/// Why there is no image now.
+const NO_ENDPOINT: &str = "it has no endpoint";
+const REPEATS: &str = "it repeats what a former life did";
+
 /// The engine of this process, once its endpoint is open.
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(null_mut());
 
@@ -22,6 +26,7 @@ pub fn enable(node: &Node) {
             connections,
             refuses,
             note_cursors,
+            note_alone,
             announce,
             drain,
             is_drained,
@@ -66,7 +71,7 @@ fn connections(each: &mut dyn FnMut(i32)) {
 fn refuses() -> Option<&'static str> {
     match engine() {
         Some(engine) => engine.refuses_image(),
-        None => Some("it has no endpoint"),
+        None => Some(NO_ENDPOINT),
     }
 }
 
@@ -74,6 +79,10 @@ fn note_cursors(number: u64, slot: u64) {
     if let Some(engine) = engine() {
         engine.note_image(number, slot as usize);
     }
+}
+
+fn note_alone(slot: u64) -> Result<(), &'static str> {
+    engine().ok_or(NO_ENDPOINT)?.note_alone(slot as usize)
 }
 
 fn announce() {
@@ -114,12 +123,11 @@ impl Engine {
     /// Why no image is possible now.
     fn refuses_image(&mut self) -> Option<&'static str> {
         if self.calls.open == 0 {
-            return Some("it has no endpoint");
+            return Some(NO_ENDPOINT);
         }
         self.life.protocol.as_ref()?;
-        // The process may be woken from an image and not have looked around yet.
-        if resurgo_image::is_restored() || self.life.output_gate || self.life.protocol().is_replaying() {
-            return Some("it repeats what a former life did");
+        if self.repeats() {
+            return Some(REPEATS);
         }
         self.wait_until_stable();
         if !self.life.protocol().may_checkpoint() {
@@ -133,6 +141,24 @@ impl Engine {
             return Some("a channel memory does not answer");
         }
         None
+    }
+
+    /// The life has not come as far as former ones. A process that was woken from an image may not have looked around
+    /// yet.
+    fn repeats(&mut self) -> bool {
+        resurgo_image::is_restored() || self.life.output_gate || self.life.protocol().is_replaying()
+    }
+
+    /// Senders are to forget what this rank has received, and the rank its record, as with an image.
+    fn note_alone(&mut self, slot: usize) -> Result<(), &'static str> {
+        match () {
+            () if self.calls.open == 0 || self.life.protocol.is_none() => Err(NO_ENDPOINT),
+            () if self.repeats() => Err(REPEATS),
+            () => {
+                self.note_image(0, slot);
+                Ok(())
+            }
+        }
     }
 
     /// Image `number` of this rank is being taken; its notes in the node memory go to `slot`.

@@ -219,16 +219,20 @@ impl Coordinator {
 
     pub(super) fn collect_files(&mut self, unit: usize, goes: impl Fn(u64) -> bool) {
         for rank in self.units[unit].members.clone() {
-            let files = std::mem::take(&mut self.images(rank).files);
-            let (gone, stay) = files.into_iter().partition(|number| goes(*number));
-            self.images(rank).files = stay;
-            let gone: Vec<u64> = gone;
-            // A life that has read one of them does not bring it back.
-            self.images(rank).reads.take_if(|(number, _)| gone.contains(number));
-            gone.into_iter()
-                .for_each(|number| self.tell(Command::Collect { rank, number }));
+            self.collect_files_of(rank, &goes);
         }
         self.collect_sets(goes);
+    }
+
+    pub(super) fn collect_files_of(&mut self, rank: Rank, goes: impl Fn(u64) -> bool) {
+        let files = std::mem::take(&mut self.images(rank).files);
+        let (gone, stay) = files.into_iter().partition(|number| goes(*number));
+        self.images(rank).files = stay;
+        let gone: Vec<u64> = gone;
+        // A life that has read one of them does not bring it back.
+        self.images(rank).reads.take_if(|(number, _)| gone.contains(number));
+        gone.into_iter()
+            .for_each(|number| self.tell(Command::Collect { rank, number }));
     }
 
     /// Ends all copies of a unit but those of waves that stay, and what they write.

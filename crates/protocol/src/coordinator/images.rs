@@ -19,6 +19,7 @@ impl Coordinator {
             State::Closed => Why::Closed,
             State::NotOpened => Why::NotOpened,
             State::Repeats => Why::Repeats,
+            State::Behind => Why::Behind,
             State::Live => {
                 let images = self.images(rank);
                 images.asked += 1;
@@ -86,6 +87,41 @@ impl Coordinator {
         }
         self.images(rank).begun = true;
         self.tell(Command::Forget { rank, before });
+    }
+
+    /// Whether all ranks can begin at the beginning when this one fails, and logs can be let go of now for its sake.
+    pub fn may_let_go(&self, rank: Rank) -> bool {
+        let (member, unit) = (&self.ranks[rank as usize], &self.units[self.unit(rank)]);
+        let return_together = self.plan.protocol.logs() && self.plan.protocol.can_return_together();
+        let has_spawned = self.ranks.len() > self.plan.units.ranks();
+        // Another one may have yet to begin from its image of the last wave.
+        let asked = |rank: &Rank| self.ranks[*rank as usize].process == Process::Asked;
+        let begins = self.has_waves() && unit.members.iter().any(asked);
+        let is_written = unit.writing.is_none() && member.images.writing.is_none();
+        let is_quiet = unit.current.is_none() && unit.returning.is_none() && member.images.taking.is_none();
+        (self.may_begin_again || return_together && !self.is_resumed)
+            && !(self.plan.moves || has_spawned || self.is_halted || self.all_begin)
+            && is_quiet
+            && is_written
+            && !begins
+            && member.process == Process::Known
+    }
+
+    /// Logs are full, and nobody waits for an image of the rank. What it has so far needs what is forgotten now.
+    pub(super) fn let_go(&mut self, rank: Rank) {
+        if !self.may_let_go(rank) {
+            return;
+        }
+        if self.has_waves() {
+            let unit = self.unit(rank);
+            self.forget_copies(unit, |_| false);
+            self.collect_files(unit, |_| true);
+        } else {
+            self.end_copies(rank);
+            self.collect_files_of(rank, |_| true);
+        }
+        self.images(rank).begun = true;
+        self.tell(Command::LetGo { rank });
     }
 
     /// A life of the rank ends, or an image of it is not needed: gives up the one that it is taking.

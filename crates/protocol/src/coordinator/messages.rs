@@ -204,6 +204,10 @@ pub enum Fact {
     Restart {
         rank: Rank,
     },
+    /// Logs are full, and the rank has no images for which others could forget: see [`Command::LetGo`].
+    LetGo {
+        rank: Rank,
+    },
     /// A rank has failed, and its unit returns.
     Return {
         rank: Rank,
@@ -385,6 +389,12 @@ pub enum Command {
         rank: Rank,
         before: u64,
     },
+    /// All forget what an image of the rank at this moment would not need: its senders what it has received, and the
+    /// rank its record. Nothing happens while the rank repeats what a former life did. There is no such image: the rank
+    /// can begin only from later ones, or with all ranks at the beginning.
+    LetGo {
+        rank: Rank,
+    },
     /// End the process of the life, as soon as it is known.
     Kill {
         rank: Rank,
@@ -552,6 +562,7 @@ impl Command {
             | Command::EndCopy { rank, .. }
             | Command::Write { rank, .. }
             | Command::Forget { rank, .. }
+            | Command::LetGo { rank }
             | Command::Kill { rank, .. }
             | Command::Probe { rank, .. }
             | Command::InVain { rank, .. }

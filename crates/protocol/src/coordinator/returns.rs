@@ -45,7 +45,9 @@ impl Coordinator {
         match self.images(rank).choose() {
             Some(from) => self.begin(rank, from, false),
             None if self.may_begin_anew() => self.all_begin_again(),
-            None if self.has_waves() && !self.is_hierarchical() => self.tell(Command::CannotRecoverAlone { rank }),
+            None if self.may_begin_again || self.has_waves() && !self.is_hierarchical() => {
+                self.tell(Command::CannotRecoverAlone { rank });
+            }
             None => self.tell(Command::Fail(Cause::NoImage(rank))),
         }
     }

@@ -37,6 +37,8 @@ pub enum State {
     NotOpened,
     Closed,
     Repeats,
+    /// It makes new messages, and has yet to print what a former life printed. In waves it counts as live.
+    Behind,
     /// It runs, with parts of its memory missing.
     Filling,
     /// Its last images are still being recorded.

@@ -88,7 +88,7 @@ impl Coordinator {
                 State::NotOpened => Why::NotOpened,
                 State::Closed => Why::Closed,
                 State::Repeats => Why::Repeats,
-                State::Live | State::Filling | State::Writing => return None,
+                State::Live | State::Behind | State::Filling | State::Writing => return None,
             };
             Some((rank, why))
         })

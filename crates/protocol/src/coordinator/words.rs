@@ -21,6 +21,8 @@ pub enum Why {
     NotOpened,
     #[error("it repeats what a former life did")]
     Repeats,
+    #[error("it has yet to print again what a former life printed")]
+    Behind,
     #[error("it is not running")]
     NotRunning,
     #[error("it is talking to the process manager")]
@@ -65,13 +67,13 @@ impl Why {
     }
 
     /// It will pass by itself, however long that takes: the rank gets where it can have an image. A rank that has left
-    /// MPI may stay outside, and one that is silent may be stopped for ever.
+    /// MPI may stay outside, one that is silent may be stopped for ever, and one may never print the same again.
     pub fn is_passing(&self) -> bool {
         match self {
             Why::Absent | Why::Writing | Why::Filling | Why::Taking | Why::NotOpened | Why::Repeats => true,
             Why::NotRunning | Why::Talking | Why::Died | Why::Finished => true,
             Why::Failed | Why::NodeLost | Why::NoWaves | Why::Again => true,
-            Why::Closed | Why::CopyLost | Why::Silent(_) => false,
+            Why::Closed | Why::CopyLost | Why::Silent(_) | Why::Behind => false,
             Why::Said(_) if self.is_for_good() => false,
             Why::Said(reason) => SAID_IN_PASSING.iter().any(|passing| reason.contains(passing)),
         }
@@ -88,6 +90,7 @@ impl Why {
                 | Why::Closed
                 | Why::NotOpened
                 | Why::Repeats
+                | Why::Behind
                 | Why::NotRunning
         )
     }

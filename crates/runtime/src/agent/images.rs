@@ -73,6 +73,8 @@ pub(super) struct Images {
     pub begun: bool,
     last_slot: usize,
     taking: Option<Taking>,
+    /// The slot in which the rank is noting its cursors, without an image.
+    noting: Option<usize>,
     /// Processes, the older one first.
     copies: Vec<Image>,
     /// Files that are complete, the older one first.
@@ -161,6 +163,7 @@ impl Images {
             .iter()
             .chain(&self.writing)
             .map(|file| file.slot)
+            .chain(self.noting)
             .chain(oldest);
         let used: Vec<usize> = kept.chain(self.copies.iter().map(|image| image.slot)).collect();
         (1..=IMAGE_SLOTS)
@@ -180,7 +183,7 @@ impl Images {
 
     /// The life that was taking an image has ended.
     pub fn end_taking(&mut self) {
-        self.taking = None;
+        (self.taking, self.noting) = (None, None);
     }
 
     /// The image being taken, once its process is copied and accounted for. With it: the account, the copy's message,
@@ -367,6 +370,7 @@ impl Agent {
                     accounted,
                 });
             }
+            (Kind::Noted, _) => self.noted(rank, number as usize, said.text())?,
             (Kind::Drained, _) => self.report(Fact::Drained {
                 rank: of,
                 number,
@@ -380,6 +384,41 @@ impl Agent {
             }
             (Kind::Refused, _) => self.refused(of, number, said.text()),
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// The logs are full, and `rank` has no images: it notes what all can forget.
+    pub(super) fn let_go(&mut self, rank: usize) -> io::Result<()> {
+        self.work.find_program(rank)?;
+        let oldest = self.work.memory.oldest_image(rank)?;
+        let this = &mut self.work.ranks[rank];
+        let Some((life, socket)) = this.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
+            return Ok(());
+        };
+        if this.images.noting.is_some() {
+            return Ok(());
+        }
+        let slot = this.images.free_slot(oldest);
+        let program = this.wrapped.number().unwrap_or(life.pid.as_raw());
+        // Where it cannot be asked, its log stays full, and the next request comes.
+        if resurgo_image::ask(program, socket, Datagram::new(Kind::Note, slot as u64, 0, 0), &[]).is_ok() {
+            this.images.last_slot = slot;
+            this.images.noting = Some(slot);
+        }
+        Ok(())
+    }
+
+    /// It has done so, or says `why` not.
+    fn noted(&mut self, rank: usize, slot: usize, why: &str) -> io::Result<()> {
+        let images = &mut self.work.ranks[rank].images;
+        if images.noting.take_if(|noting| *noting == slot).is_some() && why.is_empty() {
+            images.begun = true;
+            self.work.memory.set_oldest_image(rank, slot, 0)?;
+            for net in &self.work.net {
+                net.has_image(rank, slot);
+                net.forgets(rank);
+            }
         }
         Ok(())
     }

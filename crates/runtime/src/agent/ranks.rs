@@ -140,9 +140,9 @@ impl Rank {
         }
     }
 
-    /// It repeats nothing any more.
+    /// It repeats nothing any more. A life that has begun together with all others need not print what former ones did.
     pub fn is_up_to_date(&self) -> bool {
-        !self.repeats() && self.behind == [false; 2]
+        !self.repeats() && (self.behind == [false; 2] || !self.repeats_output)
     }
 
     /// It repeats a former life.

@@ -92,6 +92,8 @@ impl Work {
             State::Closed
         } else if !this.repeats() && phase != PHASE_LIVE {
             State::NotOpened
+        } else if phase == PHASE_LIVE && !this.repeats() {
+            State::Behind
         } else {
             State::Repeats
         })
@@ -196,6 +198,7 @@ impl Agent {
                 self.work.ranks[rank as usize].images.begun = true;
                 self.work.forget_before(rank as usize, before)
             }
+            Command::LetGo { rank } => self.let_go(rank as usize),
             Command::Kill { rank, life } => {
                 self.work.end_awaited(rank, life);
                 self.work.end_waiting(rank, life);

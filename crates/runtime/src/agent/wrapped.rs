@@ -39,7 +39,7 @@ struct Program {
 
 impl Wrapped {
     /// The number of the program's process, if a wrapper is above it.
-    fn number(&self) -> Option<i32> {
+    pub(super) fn number(&self) -> Option<i32> {
         let program = self.program.as_ref()?;
         program.process.as_ref().map(|_| program.number)
     }

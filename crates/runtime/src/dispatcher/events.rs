@@ -435,13 +435,20 @@ pub enum Event<'a> {
         #[serde(skip)]
         nodes: bool,
     },
+    /// The logs are full, and the rank has no images: what they have for it is forgotten.
+    LogsLetGo {
+        rank: usize,
+        reason: &'a str,
+    },
     /// The rank has finished, others have not, and there are no waves any more.
     WavesOver {
         rank: usize,
     },
-    /// The rank can have images again, and there are waves again.
+    /// The rank can have images again, or has `finished`, and there are waves again.
     WavesBack {
         rank: usize,
+        #[serde(skip)]
+        finished: bool,
     },
     /// From now on all ranks return when one fails: the program does not repeat its work, or the rank has lost what it
     /// could recover from alone.

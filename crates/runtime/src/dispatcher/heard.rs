@@ -253,7 +253,10 @@ impl Dispatcher {
             self.cannot_go_on(&format!("cannot start rank {rank} again: {reason}"));
             return;
         }
-        self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
+        // Its program repeats its work: where there are images, it can recover alone again.
+        if !self.images.let_go.contains(&rank) {
+            self.all_return_from_now_on(rank, &format!("rank {rank} cannot recover alone: {reason}"));
+        }
         self.return_all(rank);
     }
 
@@ -264,6 +267,7 @@ impl Dispatcher {
                 rank, is_scarce: true, ..
             } => {
                 self.bus.tell(Event::LogFills { rank });
+                self.images.scarce = (0..self.pids.len()).collect();
                 self.want_images(None);
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),

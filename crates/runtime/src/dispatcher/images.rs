@@ -194,7 +194,8 @@ impl Dispatcher {
             self.checkpoints.want(0..units, None, now);
         }
         self.coordinate(Fact::WavesBack);
-        self.bus.tell(Event::WavesBack { rank });
+        let finished = self.policy.has_finished(rank);
+        self.bus.tell(Event::WavesBack { rank, finished });
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. With logs they do so only once
@@ -252,6 +253,7 @@ impl Dispatcher {
         }
         self.suspension.image_taken(rank);
         self.images.refusals.taken(rank);
+        self.images.scarce.remove(&rank);
         self.images.unusable.remove(&rank);
         self.bus.tell(Event::Checkpointed {
             rank,
@@ -271,6 +273,7 @@ impl Dispatcher {
             .answered(wave.unit, self.start.elapsed(), Ok(wave.total));
         let members = self.members(wave.unit);
         members.iter().for_each(|rank| self.images.refusals.taken(*rank));
+        self.images.scarce.clear();
         let in_groups = self.coordinator.protocol().waves() == kinds::Waves::GroupByGroup;
         self.bus.tell(Event::WaveComplete {
             wave: wave.number,
@@ -302,13 +305,36 @@ impl Dispatcher {
             reason,
             is_news: refused.is_news,
         });
-        if refused.lasts && !self.together && self.coordinator.protocol().without_waves().is_some() {
+        let reason = reason.split(". ").next().unwrap_or_default();
+        let is_scarce = self.images.scarce.remove(&rank);
+        let is_hopeless = refused.lasts || is_scarce && lasts == Lasts::ForGood;
+        if is_hopeless && !self.together && self.coordinator.protocol().without_waves().is_some() {
             // One rank must not keep all others without images.
             self.only_logs(&why);
             self.images.refusals.ended_waves = Some(rank);
             let nodes = self.plan.is_some();
-            let reason = reason.split(". ").next().unwrap_or_default();
             self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
+        } else if is_hopeless && is_scarce {
+            self.let_logs_go(rank, reason);
+        }
+    }
+
+    /// A log is full, and will not forget: `rank` has no images. The logs keep nothing more for it; where all ranks
+    /// have their images together, for none.
+    fn let_logs_go(&mut self, rank: usize, reason: &str) {
+        let ranks = match self.has_waves() {
+            true => self.members(self.unit(rank)),
+            false => vec![rank],
+        };
+        for one in ranks {
+            if !self.coordinator.may_let_go(one as u32) {
+                continue;
+            }
+            if self.images.let_go.is_empty() {
+                self.bus.tell(Event::LogsLetGo { rank, reason });
+            }
+            self.images.let_go.insert(one);
+            self.coordinate(Fact::LetGo { rank: one as u32 });
         }
     }
 

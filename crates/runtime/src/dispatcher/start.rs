@@ -248,6 +248,8 @@ impl Images {
             are_written: job.image_files.directory.is_some(),
             stay: job.image_files.keep,
             refusals: Refusals::new(size),
+            scarce: BTreeSet::new(),
+            let_go: BTreeSet::new(),
             unusable: BTreeMap::new(),
             refusing: BTreeSet::new(),
             shared: BTreeMap::new(),

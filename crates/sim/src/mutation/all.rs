@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 602] = {
+    pub const ALL: [(Self, Setting); 604] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -305,6 +305,8 @@ impl Mutation {
             (CutWhenRestarted, Auto),
             (RevealLostFuture, Auto),
             (DropKeepsACopy, Auto),
+            (KeepImagesOfLetGo, AutoWithFullLogs),
+            (LetGoLate, AutoWithFullLogs),
             (OnlyLostReturn, AutoOnNodes),
             (LogsStayLost, AutoOnNodes),
             (CountBeforeStored, AutoOnNodes),

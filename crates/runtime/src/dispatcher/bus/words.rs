@@ -256,15 +256,23 @@ impl Words {
                     "warning: there are no waves while {rank} can have no image ({reason}): the others take images alone{more}"
                 ));
             }
+            Event::LogsLetGo { rank, .. } => {
+                let rank = self.rank(rank);
+                self.say(&format!(
+                    "warning: the logs are full, and {rank} can have no image: they keep nothing more for such ranks, and the \
+                     failure of one takes all ranks back to the beginning"
+                ));
+            }
             Event::WavesOver { rank } => {
                 let rank = self.rank(rank);
                 self.say(&format!(
                     "warning: {rank} has finished: there are no waves any more, and what fails goes back to the last one"
                 ));
             }
-            Event::WavesBack { rank } => {
+            Event::WavesBack { rank, finished } => {
                 let rank = self.rank(rank);
-                self.say(&format!("{rank} can have images: waves are taken again"));
+                let has_what = if finished { "has finished" } else { "can have images" };
+                self.say(&format!("{rank} {has_what}: waves are taken again"));
             }
             _ => {}
         }

@@ -506,7 +506,11 @@ fn end(story: &mut Story) {
         let (rank, reason) = (1, "it has a device open");
         story.tell("waves given up", Event::WavesGivenUp { rank, reason, nodes });
     }
-    story.tell("waves back", Event::WavesBack { rank: 1 });
+    let (rank, reason) = (1, "it has a device open");
+    story.tell("logs let go", Event::LogsLetGo { rank, reason });
+    for finished in [false, true] {
+        story.tell("waves back", Event::WavesBack { rank: 1, finished });
+    }
     story.tell("waves over", Event::WavesOver { rank: 1 });
     let reason = "/run/systemd/journal/socket: No such file or directory (os error 2)";
     story.tell("no journal", Event::NoJournal { reason });
