@@ -504,6 +504,39 @@ fn waves_that_are_given_up_and_come_back_have_lost_their_images() {
 }
 
 #[test]
+fn when_logs_are_let_go_for_a_rank_it_has_nothing_to_begin_from_before_its_next_image() {
+    let mut job = launched(plan(Protocol::Auto, 2, false));
+    after(&mut job, Fact::OnlyLogs);
+    (0..2).for_each(|rank| drop(image(&mut job, rank, 1)));
+    assert!(job.may_let_go(1));
+    let let_go = after(&mut job, Fact::LetGo { rank: 1 });
+    assert_eq!(
+        let_go,
+        [Command::EndCopy { rank: 1, number: 1 }, Command::LetGo { rank: 1 }]
+    );
+    after(&mut job, ended(0, 1));
+    let alone = after(&mut job, Fact::Restart { rank: 0 });
+    assert_eq!(begins(&alone), [(0, From::Copy(1))]);
+    after(&mut job, ended(1, 1));
+    let failed = after(&mut job, Fact::Restart { rank: 1 });
+    assert_eq!(failed, [Command::CannotRecoverAlone { rank: 1 }]);
+    assert!(!job.may_let_go(1), "it has no process");
+}
+
+#[test]
+fn logs_are_let_go_only_where_all_can_begin_again() {
+    let mut job = launched(plan(Protocol::Pessimistic, 2, false));
+    assert_eq!(after(&mut job, Fact::LetGo { rank: 0 }), []);
+    let mut job = launched(plan(Protocol::Auto, 2, false));
+    after(&mut job, Fact::OnlyLogs);
+    after(&mut job, Fact::Spawned { ranks: 1 });
+    assert_eq!(after(&mut job, Fact::LetGo { rank: 0 }), []);
+    let mut job = launched(plan(Protocol::Auto, 2, false));
+    after(&mut job, Fact::Wanted { unit: 0 });
+    assert_eq!(after(&mut job, Fact::LetGo { rank: 0 }), [], "it takes part in a wave");
+}
+
+#[test]
 fn waves_that_come_back_while_ranks_run_leave_what_ranks_have_alone() {
     let mut job = launched(plan(Protocol::Auto, 2, true));
     after(&mut job, Fact::OnlyLogs);
