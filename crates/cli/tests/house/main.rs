@@ -23,12 +23,16 @@ const CRATES: &[(&str, &[&str])] = &[
     ("parity", &["protocol"]),
     ("pmi", &[]),
     ("wire", &["protocol"]),
+    ("trace", &["wire"]),
     ("ft", &["protocol", "parity", "wire"]),
     ("image", &["wire"]),
     ("store", &["wire"]),
     ("sim", &["protocol", "wire"]),
     ("fabric", &["protocol", "wire", "image"]),
-    ("runtime", &["protocol", "parity", "pmi", "wire", "image", "store"]),
+    (
+        "runtime",
+        &["protocol", "parity", "pmi", "wire", "trace", "image", "store"],
+    ),
     ("cli", &["protocol", "wire", "image", "store", "runtime"]),
 ];
 

@@ -39,6 +39,7 @@ impl Dispatcher {
             | To::AtImage { .. }
             | To::Deliveries { .. }
             | To::StdinWanted { .. } => self.keep_books(message),
+            To::Traced(_) | To::TraceTime { .. } => self.heard_of_trace(node, message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             To::State { wave, ranks } => self.state_told(node, wave, ranks),
             To::Flushed {

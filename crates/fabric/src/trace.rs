@@ -1,0 +1,192 @@
+//! The rank's part of a trace (`--trace`): records in its ring in the node memory ([`resurgo_wire::trace`]).
+//!
+//! All state is in the ring, but where it lies and when the present life began. So a woken process goes on behind the
+//! records of former lives. Several threads of a program may write: each takes a place of its own by one addition.
+
+use crate::clock::{monotonic_ns, ticks};
+use resurgo_wire::trace::{Clock, HEAD, Kind, RECORD, Record, head};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// Ticks between two notes of both clocks: about a tenth of a second.
+const NOTE_MS: u64 = 100;
+
+/// The ring; null: the job has none.
+static RING: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// Its records, less one.
+static MASK: AtomicU64 = AtomicU64::new(0);
+/// When the present life began, or went on from its image.
+static LIFE_BEGAN: AtomicU64 = AtomicU64::new(0);
+
+/// # Safety
+/// `at` is the offset of an aligned word in the ring, which stays mapped as long as the process is there.
+unsafe fn word<'a>(ring: *mut u8, at: usize) -> &'a AtomicU64 {
+    // SAFETY: as the caller promises; words of the ring are only accessed as atomics.
+    unsafe { &*ring.add(at).cast() }
+}
+
+/// The ring of this process begins at `ring`, and has so many records: a power of two.
+///
+/// # Safety
+/// The ring is mapped, writable, and stays mapped as long as the process is there.
+pub unsafe fn attach(ring: *mut u8, records: usize) {
+    // The first turn through the ring would otherwise have a page fault for every 64 records.
+    // SAFETY: the ring, whose content stays. The system call itself: see `Node::populate`.
+    unsafe {
+        libc::syscall(
+            libc::SYS_madvise,
+            ring,
+            HEAD + records * RECORD,
+            libc::MADV_POPULATE_WRITE,
+        )
+    };
+    MASK.store(records as u64 - 1, Ordering::Relaxed);
+    RING.store(ring, Ordering::Release);
+}
+
+/// The ring, if this run of the job is traced, and its clock.
+#[inline]
+fn ring() -> Option<(*mut u8, bool)> {
+    let ring = RING.load(Ordering::Relaxed);
+    if ring.is_null() {
+        return None;
+    }
+    // SAFETY: a word in the head of the ring.
+    match unsafe { word(ring, head::CLOCK) }.load(Ordering::Relaxed) {
+        0 => None,
+        clock => Some((ring, clock == Clock::Ticks as u64)),
+    }
+}
+
+#[inline]
+fn read(is_ticks: bool) -> u64 {
+    if is_ticks { ticks() } else { monotonic_ns() }
+}
+
+/// Now, by the clock of the ring; 0: nothing is traced.
+#[inline]
+pub fn now() -> u64 {
+    ring().map_or(0, |(_, is_ticks)| read(is_ticks))
+}
+
+/// Writes a record.
+#[inline]
+pub fn write(record: &Record) {
+    if let Some((ring, is_ticks)) = ring() {
+        // SAFETY: words in the head of the ring, and those of one record in it.
+        unsafe {
+            let number = word(ring, head::BEGUN).fetch_add(1, Ordering::Relaxed);
+            let place = HEAD + (number & MASK.load(Ordering::Relaxed)) as usize * RECORD;
+            for (at, value) in record.words().into_iter().enumerate() {
+                word(ring, place + 8 + at * 8).store(value, Ordering::Relaxed);
+            }
+            word(ring, place).store(number + 1, Ordering::Release);
+            if is_ticks && record.end >= word(ring, head::NOTE_AT).load(Ordering::Relaxed) {
+                note_times(ring);
+            }
+        }
+    }
+}
+
+/// Notes the time by both clocks.
+///
+/// # Safety
+/// As for [`word`].
+#[cold]
+unsafe fn note_times(ring: *mut u8) {
+    // SAFETY: words in the head of the ring.
+    unsafe {
+        let (nanoseconds, now) = (monotonic_ns(), ticks());
+        let set = |[ticks_at, ns_at]: [usize; 2]| {
+            word(ring, ns_at).store(nanoseconds, Ordering::Relaxed);
+            word(ring, ticks_at).store(now, Ordering::Release);
+        };
+        if word(ring, head::FIRST[0]).load(Ordering::Relaxed) == 0 {
+            set(head::FIRST);
+        }
+        set(head::LAST);
+        let pause = word(ring, head::RATE).load(Ordering::Relaxed) * NOTE_MS;
+        word(ring, head::NOTE_AT).store(now + pause, Ordering::Relaxed);
+    }
+}
+
+/// A life of this number begins, or goes on from an image. It has looked since `began` for what it has to repeat, and
+/// found so many deliveries. `repeats`: it repeats something.
+pub fn life_begins(ticks_per_ms: u64, began: u64, number: u64, deliveries: u64, repeats: bool) {
+    let Some((ring, is_ticks)) = ring() else { return };
+    // SAFETY: a word in the head of the ring.
+    unsafe {
+        word(ring, head::RATE).store(ticks_per_ms, Ordering::Relaxed);
+        if is_ticks {
+            note_times(ring);
+        }
+    }
+    LIFE_BEGAN.store(began, Ordering::Relaxed);
+    write(&Record {
+        is_repeated: repeats,
+        bytes: deliveries,
+        number,
+        ..Record::alone(Kind::Life, began, read(is_ticks))
+    });
+}
+
+/// The life has repeated all that former ones did.
+pub fn life_has_caught_up(number: u64, deliveries: u64) {
+    let Some((_, is_ticks)) = ring() else { return };
+    write(&Record {
+        is_repeated: true,
+        bytes: deliveries,
+        number,
+        ..Record::alone(Kind::Replay, LIFE_BEGAN.load(Ordering::Relaxed), read(is_ticks))
+    });
+}
+
+/// A message is sent, or taken from its channel, at this time; 0: nothing is traced.
+#[inline]
+pub fn message(kind: Kind, time: u64, peer: usize, tag: Option<u64>, bytes: u64, number: u64, is_repeated: bool) {
+    if time == 0 {
+        return;
+    }
+    write(&Record {
+        is_repeated,
+        peer: Some(peer as u32),
+        tag,
+        bytes,
+        number,
+        ..Record::alone(kind, time, time)
+    });
+}
+
+/// The rank slept from `began` on, and is awake again.
+pub fn has_waited(began: u64) {
+    if began > 0 {
+        write(&Record::alone(Kind::Wait, began, now()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resurgo_wire::trace::{records_of, ring_bytes};
+
+    #[test]
+    fn the_ring_keeps_the_newest_records() {
+        let mut ring = vec![0u64; ring_bytes(4) / 8];
+        let start: *mut u8 = ring.as_mut_ptr().cast();
+        // SAFETY: as large as four records need, and no other test attaches a ring.
+        unsafe { attach(start, 4) };
+        assert_eq!(now(), 0);
+        // SAFETY: a word of the ring.
+        unsafe { word(start, head::CLOCK) }.store(Clock::Ticks as u64, Ordering::Relaxed);
+        life_begins(1, now(), 2, 70, true);
+        (0..5).for_each(|number| message(Kind::Send, now(), 3, Some(9), 100, number, false));
+        RING.store(std::ptr::null_mut(), Ordering::Relaxed);
+        assert_eq!(ring[0], 6);
+        assert!(ring[head::FIRST[0] / 8] > 0 && ring[head::LAST[1] / 8] >= ring[head::FIRST[1] / 8]);
+        let bytes: Vec<u8> = ring[HEAD / 8..].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let turned = [&bytes[2 * RECORD..], &bytes[..2 * RECORD]].concat();
+        let numbers: Vec<_> = records_of(&turned, 2)
+            .map(|record| record.map(|it| it.number))
+            .collect();
+        assert_eq!(numbers, [1, 2, 3, 4].map(Some));
+    }
+}
