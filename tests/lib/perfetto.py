@@ -153,6 +153,6 @@ class Trace:
         """The spans of an owner with these properties, by time."""
         return [span for span in self.spans if span["owner"] == owner and all(span[key] == value for key, value in wanted.items())]
 
-    def messages(self, rank, kind, category="message"):
-        """`kind`: send or receive."""
+    def messages(self, rank, kind=("send", "receive"), category="message"):
+        """`kind`: the beginning of their names."""
         return [span for span in self.of(f"rank {rank}", category=category) if span["name"].startswith(kind)]

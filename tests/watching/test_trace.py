@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`resurgo run --trace`: the trace has what ranks did before they died, and what followed, however the job ends."""
 
+import json
 import signal
 
 import pytest
 
+import harness
 from harness import MANY
 from perfetto import Trace
 from survival import LONG, every, ring
@@ -40,9 +42,9 @@ def test_a_rank_is_killed_in_the_middle(jobs, program):
     (caught_up,) = result.of("caught_up")
     assert replay["args"]["deliveries"] == caught_up["deliveries"]
     # Messages before the death, repeated ones, and those of afterwards.
-    before = [span for span in trace.messages(1, "") if span["begin"] < failure["begin"]]
-    after = [span for span in trace.messages(1, "") if span["begin"] > failure["begin"]]
-    repeated = trace.messages(1, "", category="replay")
+    before = [span for span in trace.messages(1) if span["begin"] < failure["begin"]]
+    after = [span for span in trace.messages(1) if span["begin"] > failure["begin"]]
+    repeated = trace.messages(1, category="replay")
     assert len(before) == 2000 and all(span["begin"] >= replay["end"] for span in after), len(before)
     assert all(replay["begin"] <= span["begin"] <= replay["end"] for span in repeated)
     assert len([span for span in repeated if span["name"].startswith("receive")]) == caught_up["deliveries"]
@@ -61,7 +63,7 @@ def test_a_job_that_fails_has_a_trace(jobs, program):
     assert result.code != 0
     trace = Trace(file)
     assert trace.of("rank 1", name="failed") and not trace.of("rank 1", track="replay")
-    assert len(trace.messages(1, "")) == 500 and trace.messages(0, "receive from 2"), "all that the dead rank did"
+    assert len(trace.messages(1)) == 500 and trace.messages(0, "receive from 2"), "all that the dead rank did"
     assert trace.of("job", name="job_ended")
 
 
@@ -75,7 +77,7 @@ def test_a_job_that_the_user_ends_has_a_trace(jobs, program, number):
     trace = Trace(file)
     for rank in range(3):
         assert trace.of(f"rank {rank}", name="started") and lives(trace, rank) == [1]
-    assert any(trace.messages(rank, "") for rank in range(3))
+    assert any(trace.messages(rank) for rank in range(3))
 
 
 def test_the_newest_records_stay(jobs, program):
@@ -109,7 +111,7 @@ def test_all_ranks_return_to_a_wave(jobs, program):
     assert trace.of("job", track="waves")
     for rank in range(3):
         assert len(lives(trace, rank)) == 2
-        messages = trace.messages(rank, "")
+        messages = trace.messages(rank)
         assert any(span["begin"] < failure["begin"] for span in messages), "of the first life"
         assert any(span["begin"] > returned["begin"] for span in messages), "of the second"
         assert [span["args"]["life"] for span in trace.of(f"rank {rank}", track="MPI", category="life")] == [1, 2]
@@ -145,10 +147,10 @@ def test_a_node_is_lost(jobs, program, number):
     (lost,) = trace.of("nodes", name="node_lost")
     nodes = {span["args"]["node"]: span for span in trace.of("nodes", category="node")}
     assert set(nodes) == {0, 1, 2} and nodes[1]["end"] <= lost["begin"] < nodes[0]["end"]
-    assert any(span["begin"] < lost["begin"] for span in trace.messages(1, "")), "news came each second"
-    assert any(span["begin"] < lost["begin"] for span in trace.messages(0, ""))
+    assert any(span["begin"] < lost["begin"] for span in trace.messages(1)), "news came each second"
+    assert any(span["begin"] < lost["begin"] for span in trace.messages(0))
     if number == 2:
-        assert any(span["begin"] > lost["begin"] for span in trace.messages(1, "")), "of the spare node"
+        assert any(span["begin"] > lost["begin"] for span in trace.messages(1)), "of the spare node"
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
@@ -187,3 +189,118 @@ def test_wrong_amounts(jobs, program):
     for amount in ("1K", "1T", "lots"):
         result = jobs.resurgo("run", "--trace-memory", amount, *program("hello"))
         assert result.code == 2 and result.errors.count("\n") == 1 and "--trace-memory" in result.errors
+
+
+def of_calls(trace, rank, category="mpi"):
+    return [span for span in trace.of(f"rank {rank}", category=category) if span["name"].startswith("MPI_")]
+
+
+DIES = """
+import os, signal, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for turn in range(50):
+    world.allreduce(turn)
+    if world.rank == 0:
+        world.Send(bytearray(100), 1, tag=7)
+    else:
+        world.Recv(bytearray(100), 0, tag=7)
+"""
+
+
+def test_calls_have_names(jobs):
+    """Also those of the life that has died, and of its replay."""
+    file = jobs.directory / "trace"
+    options = ["--trace", file, "--fault", "rank=1,messages=60"]
+    jobs.run(2, harness.PYTHON, "-c", DIES, options=options).ok()
+    trace = Trace(file)
+    names = [[span["name"] for span in of_calls(trace, rank)] for rank in range(2)]
+    assert names[0].count("MPI_Send") >= 50
+    assert any(name.startswith("MPI_Init") for name in names[0]) and names[0][-1] == "MPI_Finalize"
+    first, second = names[1].count("MPI_Recv"), len([s for s in of_calls(trace, 1, "replay") if s["name"] == "MPI_Recv"])
+    assert first + second > 50 and second > 0, (first, second)
+    (died,) = [span for span in of_calls(trace, 1) if span["args"].get("complete") is False]
+    (failure,) = trace.of("rank 1", name="failed")
+    assert died["end"] <= failure["begin"] and died["name"].startswith("MPI_")
+    assert {span["args"]["tag"] for span in trace.messages(0, "send")} >= {7}
+    sends = [span for span in of_calls(trace, 0) if span["name"] == "MPI_Send"]
+    inside = [m for m in trace.messages(0, "send to 1") if m["args"].get("tag") == 7]
+    for message in inside:
+        assert any(call["begin"] <= message["begin"] <= call["end"] for call in sends)
+
+
+@pytest.mark.parametrize("name", ["heat", "heat_f08", "cg_mpif", "rma_halo", "mpiio"])
+def test_calls_of_languages_and_kinds(jobs, program, name):
+    file = jobs.directory / "trace"
+    command = [*program(name), *([jobs.directory / "data"] if name == "mpiio" else [])]
+    calm = jobs.run(2, *command).ok()
+    result = jobs.run(2, *command, options=["--trace", file, "--trace-memory", "64M"]).ok()
+    assert result.code == calm.code
+    names = {span["name"] for span in of_calls(Trace(file), 0)}
+    expected = {"rma_halo": {"MPI_Win_fence", "MPI_Put"}, "mpiio": {"MPI_File_open", "MPI_File_close"}}
+    assert names >= {"MPI_Finalize"} and (names & expected.get(name, names)), sorted(names)
+    assert len(names) > 3, sorted(names)
+
+
+@pytest.mark.protocol("none")
+def test_calls_with_survivors(jobs, program):
+    """The library of --ft is a layer above MPI, too: both are in the process."""
+    file = jobs.directory / "trace"
+    result = jobs.run(3, *program("ulfm_loop"), options=["--ft", "--trace", file, "--fault", "rank=1,messages=200"])
+    trace = Trace(file)
+    assert trace.of("rank 1", name="failed") or trace.of("rank 1", name="lost"), result.describe()
+    for rank in (0, 2):
+        assert any(span["name"] in ("MPI_Allreduce", "MPI_Barrier", "MPI_Init") for span in of_calls(trace, rank))
+
+
+LATE = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+world.Barrier()
+for _ in range(3):
+    if world.rank == 0:
+        time.sleep(0.05)
+        world.Send(bytearray(100), 1)
+    else:
+        world.Recv(bytearray(100), 0)
+"""
+
+
+def test_a_report(jobs, program):
+    file = jobs.directory / "trace"
+    jobs.run(2, harness.PYTHON, "-c", LATE, options=["--trace", file]).ok()
+    report = json.loads(jobs.resurgo("trace", "report", file, "--json").ok().text)
+    late = [late for late in report["late_senders"] if late["call"] == "MPI_Recv"]
+    (late,) = [late for late in late if (late["receiver"], late["sender"]) == (1, 0)]
+    assert late["messages"] >= 3 and late["seconds"] > 0.1 >= 0 and late["longest_seconds"] <= late["seconds"]
+    for rank in report["ranks"]:
+        parts = [rank[f"{part}_seconds"] for part in ("computing", "mpi", "replay")]
+        assert 0 < rank["waiting_seconds"] and sum(parts) <= rank["total_seconds"] * 1.001
+    assert report["ranks"][1]["calls"]["MPI_Recv"]["calls"] == 3
+    assert report["ranks"][1]["calls"]["MPI_Recv"]["seconds"] >= late["seconds"]
+    assert report["failures"] == []
+    text = jobs.resurgo("trace", "report", file).ok().text
+    assert "rank 1 waited for rank 0" in text and "MPI_Recv" in text and "load balance" in text
+
+
+def test_a_report_of_a_failure(jobs, program):
+    file = jobs.directory / "trace"
+    options = ["--trace", file, "--fault", "rank=1,messages=2000"]
+    result = jobs.run(3, *program("crash"), *RING, "2000", options=options).ok()
+    report = json.loads(jobs.resurgo("trace", "report", file, "--json").ok().text)
+    (failure,) = report["failures"]
+    (caught_up,) = result.of("caught_up")
+    assert failure["rank"] == 1 and failure["life"] == 2 and failure["complete"]
+    assert failure["cause"] == "killed by SIGKILL"
+    assert failure["cost_seconds"] == pytest.approx(caught_up["lost_seconds"], abs=0.02)
+    assert failure["begin_seconds"] + failure["replay_seconds"] <= failure["cost_seconds"]
+    assert 0 < failure["replay_seconds"] == report["ranks"][1]["replay_seconds"]
+    text = jobs.resurgo("trace", "report", file).ok().text
+    assert "rank 1 killed by SIGKILL" in text and "of replay" in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["show"], ["report"], ["report", "--xml", "x"], ["report", "/nowhere"], ["report", "/proc/self/status"]])
+def test_what_is_no_trace(jobs, arguments):
+    result = jobs.resurgo("trace", *arguments)
+    assert result.code == 2 and result.errors.count("\n") == 1 and result.errors.startswith("resurgo: trace: "), result.describe()

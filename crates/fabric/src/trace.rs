@@ -5,7 +5,7 @@
 
 use crate::clock::{monotonic_ns, ticks};
 use resurgo_wire::trace::{Clock, HEAD, Kind, RECORD, Record, head};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// Ticks between two notes of both clocks: about a tenth of a second.
 const NOTE_MS: u64 = 100;
@@ -16,6 +16,8 @@ static RING: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static MASK: AtomicU64 = AtomicU64::new(0);
 /// When the present life began, or went on from its image.
 static LIFE_BEGAN: AtomicU64 = AtomicU64::new(0);
+/// It repeats what former lives did.
+static REPEATS: AtomicBool = AtomicBool::new(false);
 
 /// # Safety
 /// `at` is the offset of an aligned word in the ring, which stays mapped as long as the process is there.
@@ -121,6 +123,8 @@ pub fn life_begins(ticks_per_ms: u64, began: u64, number: u64, deliveries: u64, 
         }
     }
     LIFE_BEGAN.store(began, Ordering::Relaxed);
+    REPEATS.store(repeats, Ordering::Relaxed);
+    end_call_of_former_life(ring);
     write(&Record {
         is_repeated: repeats,
         bytes: deliveries,
@@ -131,6 +135,7 @@ pub fn life_begins(ticks_per_ms: u64, began: u64, number: u64, deliveries: u64, 
 
 /// The life has repeated all that former ones did.
 pub fn life_has_caught_up(number: u64, deliveries: u64) {
+    REPEATS.store(false, Ordering::Relaxed);
     let Some((_, is_ticks)) = ring() else { return };
     write(&Record {
         is_repeated: true,
@@ -161,6 +166,65 @@ pub fn has_waited(began: u64) {
     if began > 0 {
         write(&Record::alone(Kind::Wait, began, now()));
     }
+}
+
+/// The process of the former life died in a call of MPI.
+fn end_call_of_former_life(ring: *mut u8) {
+    // SAFETY: words in the head of the ring.
+    let [call, began] = unsafe {
+        [
+            word(ring, head::CALL).swap(0, Ordering::Relaxed),
+            word(ring, head::CALL_BEGAN).load(Ordering::Relaxed),
+        ]
+    };
+    if call > 0 {
+        write(&Record {
+            call: (call - 1) as u16,
+            ..Record::alone(Kind::Call, began, began)
+        });
+    }
+}
+
+/// The time of the ring at which the processor's counter was `then`.
+#[inline]
+fn of_ticks(ring: *mut u8, is_ticks: bool, then: u64) -> u64 {
+    if is_ticks {
+        return then;
+    }
+    // SAFETY: a word in the head of the ring.
+    let rate = unsafe { word(ring, head::RATE) }.load(Ordering::Relaxed).max(1);
+    let since = u128::from(ticks().saturating_sub(then)) * 1_000_000 / u128::from(rate);
+    monotonic_ns().saturating_sub(since as u64)
+}
+
+/// For `libresurgo-pmpi.so`, which finds these functions by their names: a call of MPI begins in the process's first
+/// thread, when the processor's counter is `now`.
+#[unsafe(no_mangle)]
+pub extern "C" fn resurgo_trace_call_begins(call: u16, now: u64) {
+    let Some((ring, is_ticks)) = ring() else { return };
+    let began = of_ticks(ring, is_ticks, now);
+    // SAFETY: words in the head of the ring.
+    unsafe {
+        word(ring, head::CALL_BEGAN).store(began, Ordering::Relaxed);
+        word(ring, head::CALL).store(u64::from(call) + 1, Ordering::Release);
+    }
+}
+
+/// A call of MPI that began when the counter was `began` is over. Threads count from 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn resurgo_trace_call_ends(call: u16, thread: u32, began: u64) {
+    let Some((ring, is_ticks)) = ring() else { return };
+    if thread == 0 {
+        // SAFETY: a word in the head of the ring.
+        unsafe { word(ring, head::CALL) }.store(0, Ordering::Relaxed);
+    }
+    let begin = of_ticks(ring, is_ticks, began);
+    write(&Record {
+        is_repeated: REPEATS.load(Ordering::Relaxed),
+        call,
+        thread,
+        ..Record::alone(Kind::Call, begin, read(is_ticks).max(begin + 1))
+    });
 }
 
 #[cfg(test)]

@@ -59,20 +59,14 @@ impl<W: Write> Book<W> {
     }
 
     fn take_piece(&mut self, node: usize, piece: Piece) -> io::Result<()> {
-        let Piece {
-            rank,
-            part,
-            first,
-            times,
-            records,
-        } = piece;
+        let (rank, part) = (piece.rank, piece.part);
         let of_rank = self.records.entry((node, rank)).or_default();
         if part == Part::News {
-            of_rank.newest.add(times, first, records);
+            of_rank.newest.add(piece);
             of_rank.newest.forget_beyond(KEPT);
             return Ok(());
         }
-        of_rank.whole.add(times, first, records);
+        of_rank.whole.add(piece);
         if part == Part::WholeEnds {
             let whole = std::mem::take(&mut of_rank.whole);
             self.records.remove(&(node, rank));

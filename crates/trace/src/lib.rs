@@ -3,7 +3,10 @@
 
 pub mod book;
 mod perfetto;
+pub mod reader;
+pub mod report;
 mod ring;
 mod span;
+mod times;
 
 pub use span::{Fact, Span, Track};

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use crate::span::{Fact, Span, Track};
 
 /// Field numbers.
-mod field {
+pub mod field {
     pub const TRACE_PACKET: u32 = 1;
 
     pub const TIMESTAMP: u32 = 8;
@@ -40,8 +40,8 @@ mod field {
 }
 
 /// Types of track events.
-const BEGIN: u64 = 1;
-const END: u64 = 2;
+pub const BEGIN: u64 = 1;
+pub const END: u64 = 2;
 const MOMENT: u64 = 3;
 
 /// All packets are of one sequence: none needs what another has said.
@@ -119,6 +119,11 @@ impl<W: Write> Writer<W> {
             self.end(track, end)?;
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    pub fn into_inner(self) -> W {
+        self.out
     }
 
     pub fn flush(&mut self) -> io::Result<()> {

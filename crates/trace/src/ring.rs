@@ -1,6 +1,6 @@
 //! The records of a rank as spans.
 
-use resurgo_wire::trace::{Kind, RECORD, Record, Times, records_of};
+use resurgo_wire::trace::{CALLS, Kind, Piece, RECORD, Record, Times, records_of};
 
 use crate::span::{Fact, Span, Track};
 
@@ -11,14 +11,23 @@ const TAG: u64 = 0x7fff_ffff;
 #[derive(Default)]
 pub struct Records {
     times: Times,
+    /// The call that runs: 1 + its number, 0 for none; and since when.
+    call: [u64; 2],
     /// Number of the first record, and records, one behind the other; in order.
     pieces: Vec<(u64, Vec<u8>)>,
 }
 
 impl Records {
     /// Further records; some may be here already.
-    pub fn add(&mut self, times: Times, first: u64, mut records: Vec<u8>) {
-        self.times = times;
+    pub fn add(&mut self, piece: Piece) {
+        let Piece {
+            times,
+            call,
+            first,
+            mut records,
+            ..
+        } = piece;
+        (self.times, self.call) = (times, call);
         let known = self.pieces.last().map_or(0, |(first, records)| first + count(records));
         let drop = (known.saturating_sub(first) as usize * RECORD).min(records.len());
         records.drain(..drop);
@@ -41,6 +50,7 @@ impl Records {
             rank,
             spans: Vec::new(),
             life: None,
+            last: 0,
         };
         let at = |time| self.times.nanoseconds(time).saturating_add_signed(offset);
         let (mut next, mut missing) = (0, 0);
@@ -60,9 +70,19 @@ impl Records {
                 spans.take(&record, begin, end);
             }
         }
+        let [call, began] = self.call;
+        if let Some(call) = call.checked_sub(1) {
+            spans.call_of_the_dead(call as u16, at(began));
+        }
         spans.end_replay(None);
         spans.spans
     }
+}
+
+/// The name of a call; large counts make no difference.
+fn name(call: u16) -> &'static str {
+    let name = CALLS.get(usize::from(call)).copied().unwrap_or("MPI");
+    name.strip_suffix("_c").unwrap_or(name)
 }
 
 fn count(records: &[u8]) -> u64 {
@@ -74,6 +94,8 @@ struct Spans {
     spans: Vec<Span>,
     /// The present life, while it repeats something.
     life: Option<Replay>,
+    /// The end of the newest record.
+    last: u64,
 }
 
 struct Replay {
@@ -93,6 +115,11 @@ impl Spans {
 
     fn take(&mut self, record: &Record, begin: u64, end: u64) {
         let track = Track::Messages(self.rank);
+        if record.kind == Kind::Call && begin == end {
+            // The next life tells of it, when it begins.
+            return self.call_of_the_dead(record.call, begin);
+        }
+        self.last = self.last.max(end);
         if let Some(replay) = &mut self.life {
             replay.last = end;
         }
@@ -111,6 +138,7 @@ impl Spans {
                 Span::moment(track, "life", name, end).with("life", record.number)
             }
             Kind::Replay => return self.end_replay(Some(end)),
+            Kind::Call => self.call(record, begin, end),
         };
         self.spans.push(span);
     }
@@ -141,6 +169,23 @@ impl Spans {
         span
     }
 
+    /// A call of MPI.
+    fn call(&mut self, record: &Record, begin: u64, end: u64) -> Span {
+        let track = match record.thread {
+            0 => Track::Messages(self.rank),
+            thread => Track::Thread(self.rank, thread),
+        };
+        let category = if record.is_repeated { "replay" } else { "mpi" };
+        Span::lasting(track, category, name(record.call), begin, end)
+    }
+
+    /// The call in which a process died, as far as its records go. Replays count as such.
+    fn call_of_the_dead(&mut self, call: u16, begin: u64) {
+        let category = if self.life.is_some() { "replay" } else { "mpi" };
+        let span = Span::lasting(Track::Messages(self.rank), category, name(call), begin, self.last);
+        self.spans.push(span.with("complete", Fact::Truth(false)));
+    }
+
     /// The replay ends; none: with its life.
     fn end_replay(&mut self, at: Option<u64>) {
         if let Some(replay) = self.life.take() {
@@ -164,6 +209,34 @@ mod tests {
         words.flat_map(u64::to_le_bytes).collect()
     }
 
+    fn piece(first: u64, records: Vec<u8>) -> Piece {
+        Piece {
+            first,
+            records,
+            ..Piece::default()
+        }
+    }
+
+    #[test]
+    fn a_call_in_which_a_process_died_lasts_until_its_last_record() {
+        let call = |begin, end| Record {
+            call: resurgo_wire::trace::call_number("MPI_Recv_c"),
+            ..Record::alone(Kind::Call, begin, end)
+        };
+        let mut records = Records::default();
+        let mut all = piece(0, bytes(0, &[call(5, 8), send(2), call(15, 15), send(9)]));
+        all.call = [1, 85];
+        records.add(all);
+        let spans = records.spans(0, 0);
+        let calls: Vec<_> = spans.iter().filter(|span| span.category == "mpi").collect();
+        let times: Vec<_> = calls
+            .iter()
+            .map(|span| (span.begin, span.end, span.facts.len()))
+            .collect();
+        assert_eq!(times, [(5, Some(8), 0), (15, Some(20), 1), (85, Some(90), 1)]);
+        assert_eq!([0, 2].map(|at| &*calls[at].name), ["MPI_Recv", "MPI_Init"]);
+    }
+
     fn send(number: u64) -> Record {
         Record {
             peer: Some(1),
@@ -177,9 +250,9 @@ mod tests {
         let mut records = Records::default();
         let mut torn = bytes(2, &[send(1), send(2)]);
         torn[0] = 9;
-        records.add(Times::default(), 2, torn);
-        records.add(Times::default(), 3, bytes(3, &[send(2), send(3)]));
-        records.add(Times::default(), 7, bytes(7, &[send(4)]));
+        records.add(piece(2, torn));
+        records.add(piece(3, bytes(3, &[send(2), send(3)])));
+        records.add(piece(7, bytes(7, &[send(4)])));
         let names: Vec<_> = records
             .spans(0, 100)
             .into_iter()
@@ -214,11 +287,10 @@ mod tests {
             ..Record::alone(Kind::Replay, 50, 70)
         };
         let mut records = Records::default();
-        records.add(
-            Times::default(),
+        records.add(piece(
             0,
             bytes(0, &[life(2, 20), repeated, life(3, 50), ended, send(9)]),
-        );
+        ));
         let spans = records.spans(0, 0);
         let replays: Vec<_> = spans
             .iter()

@@ -13,6 +13,8 @@ pub enum Track {
     Node(usize),
     /// Messages of a rank, and its sleep.
     Messages(usize),
+    /// Calls of MPI by another thread.
+    Thread(usize, u32),
     /// Its replays.
     Replays(usize),
     /// Its lives.
@@ -39,6 +41,7 @@ impl Track {
             Track::Job | Track::Waves => Owner::Job,
             Track::Node(_) => Owner::Nodes,
             Track::Messages(rank)
+            | Track::Thread(rank, _)
             | Track::Replays(rank)
             | Track::Lives(rank)
             | Track::Recoveries(rank)
@@ -59,6 +62,7 @@ impl Track {
             Track::Recoveries(_) => 7,
             Track::Images(_) => 8,
             Track::Files(_) => 9,
+            Track::Thread(_, thread) => 16 + u64::from(thread & 0x7fff),
         };
         let of = match (self, self.owner()) {
             (Track::Node(node), _) => node as u64,
@@ -106,6 +110,7 @@ impl fmt::Display for Track {
             Track::Waves => f.write_str("waves"),
             Track::Node(node) => write!(f, "node {node}"),
             Track::Messages(_) => f.write_str("MPI"),
+            Track::Thread(_, thread) => write!(f, "MPI, thread {thread}"),
             Track::Replays(_) => f.write_str("replay"),
             Track::Lives(_) => f.write_str("lives"),
             Track::Recoveries(_) => f.write_str("recovery"),

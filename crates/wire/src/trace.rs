@@ -9,6 +9,10 @@
 //! word is written last. So a record is whole if its place holds the number that it must have; a process that dies
 //! while it writes one leaves another number there.
 
+mod calls;
+
+pub use calls::{CALLS, call_number};
+
 /// Bytes of the head of a ring, and of a record.
 pub const HEAD: usize = 4096;
 pub const RECORD: usize = 64;
@@ -31,8 +35,11 @@ pub mod head {
     pub const LAST: [usize; 2] = [80, 88];
     /// Ticks of the counter in a millisecond, about.
     pub const RATE: usize = 96;
+    /// The call of MPI that runs: 1 + its number, 0 for none; and since when. Written by the first thread that calls.
+    pub const CALL: usize = 104;
+    pub const CALL_BEGAN: usize = 112;
     /// Bytes of all of them.
-    pub const BYTES: usize = 104;
+    pub const BYTES: usize = 120;
 }
 
 /// The clock of the times in a ring.
@@ -59,10 +66,19 @@ pub enum Kind {
     Life = 4,
     /// The life of this number has repeated so many deliveries (`bytes`).
     Replay = 5,
+    /// A call of MPI. It ends when it begins: its process has died meanwhile.
+    Call = 6,
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Send, Kind::Delivery, Kind::Wait, Kind::Life, Kind::Replay];
+    const ALL: [Kind; 6] = [
+        Kind::Send,
+        Kind::Delivery,
+        Kind::Wait,
+        Kind::Life,
+        Kind::Replay,
+        Kind::Call,
+    ];
 }
 
 /// Something that has happened in a rank.
@@ -80,6 +96,9 @@ pub struct Record {
     pub tag: Option<u64>,
     pub bytes: u64,
     pub number: u64,
+    /// Of [`CALLS`], and the number of the calling thread, from 0.
+    pub call: u16,
+    pub thread: u32,
 }
 
 impl Record {
@@ -94,13 +113,16 @@ impl Record {
             tag: None,
             bytes: 0,
             number: 0,
+            call: 0,
+            thread: 0,
         }
     }
 
     /// Its words, but the first.
     #[inline]
     pub fn words(&self) -> [u64; WORDS - 1] {
-        let what = self.kind as u64 | u64::from(self.is_repeated) << 8 | u64::from(self.tag.is_some()) << 9;
+        let flags = u64::from(self.is_repeated) << 8 | u64::from(self.tag.is_some()) << 9;
+        let what = self.kind as u64 | flags | u64::from(self.call) << 16 | u64::from(self.thread) << 32;
         let peer = self.peer.map_or(0, |peer| u64::from(peer) + 1);
         let tag = self.tag.unwrap_or(0);
         [self.begin, self.end, what, peer, tag, self.bytes, self.number]
@@ -116,6 +138,8 @@ impl Record {
             tag: (what >> 9 & 1 != 0).then_some(tag),
             bytes,
             number,
+            call: (what >> 16) as u16,
+            thread: (what >> 32) as u32,
         })
     }
 }
@@ -195,12 +219,14 @@ pub struct Piece {
     /// Number of the first record.
     pub first: u64,
     pub times: Times,
+    /// See [`head::CALL`], and since when.
+    pub call: [u64; 2],
     /// Records, one behind the other.
     pub records: Vec<u8>,
 }
 
 impl Piece {
-    const HEAD: usize = 4 + 1 + 1 + 6 * 8;
+    const HEAD: usize = 4 + 1 + 1 + 8 * 8;
 
     /// Its bytes before the records.
     pub fn head(&self) -> [u8; Piece::HEAD] {
@@ -208,7 +234,8 @@ impl Piece {
         head[..4].copy_from_slice(&self.rank.to_le_bytes());
         head[4..6].copy_from_slice(&[self.part as u8, self.times.is_ticks.into()]);
         let Times { first, last, rate, .. } = self.times;
-        let words = [self.first, first[0], first[1], last[0], last[1], rate];
+        let [call, began] = self.call;
+        let words = [self.first, first[0], first[1], last[0], last[1], rate, call, began];
         for (place, word) in head[6..].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -236,6 +263,7 @@ impl Piece {
                 rate: word(5)?,
                 is_ticks: rest[1] != 0,
             },
+            call: [word(6)?, word(7)?],
             records: records.to_vec(),
         })
     }
@@ -258,6 +286,8 @@ mod tests {
             tag: Some(u64::MAX),
             bytes: 1 << 40,
             number: 9,
+            call: u16::MAX,
+            thread: 77,
             ..Record::alone(Kind::Send, 3, 4)
         };
         let wait = Record::alone(Kind::Wait, 5, 6);
@@ -307,6 +337,7 @@ mod tests {
                 rate: 5,
                 is_ticks: true,
             },
+            call: [6, 7],
             records: vec![1; 128],
         };
         let bytes = [&piece.head()[..], &piece.records].concat();

@@ -24,7 +24,9 @@ const CRATES: &[(&str, &[&str])] = &[
     ("pmi", &[]),
     ("wire", &["protocol"]),
     ("trace", &["wire"]),
-    ("ft", &["protocol", "parity", "wire"]),
+    ("preload", &[]),
+    ("ft", &["protocol", "parity", "wire", "preload"]),
+    ("pmpi", &["wire", "preload"]),
     ("image", &["wire"]),
     ("store", &["wire"]),
     ("sim", &["protocol", "wire"]),
@@ -33,7 +35,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "runtime",
         &["protocol", "parity", "pmi", "wire", "trace", "image", "store"],
     ),
-    ("cli", &["protocol", "wire", "image", "store", "runtime"]),
+    ("cli", &["protocol", "wire", "trace", "image", "store", "runtime"]),
 ];
 
 /// Modules of the runtime that do not know others: a process of its own each.

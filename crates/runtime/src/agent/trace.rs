@@ -57,8 +57,8 @@ impl NodeMemory {
         Ok(())
     }
 
-    /// Records that `rank` has begun, and both its clocks.
-    fn trace_head(&self, rank: usize) -> io::Result<(u64, Times)> {
+    /// Records that `rank` has begun, both its clocks, and the call that runs.
+    fn trace_head(&self, rank: usize) -> io::Result<(u64, Times, [u64; 2])> {
         let mut bytes = [0; head::BYTES];
         self.read(&mut bytes, self.ring_at(rank))?;
         let word = |at: usize| {
@@ -71,7 +71,7 @@ impl NodeMemory {
             rate: word(head::RATE),
             is_ticks: word(head::CLOCK) == Clock::Ticks as u64,
         };
-        Ok((word(head::BEGUN), times))
+        Ok((word(head::BEGUN), times, [head::CALL, head::CALL_BEGAN].map(word)))
     }
 
     /// These records of `rank`, one behind the other.
@@ -95,7 +95,7 @@ impl Agent {
     pub(super) fn send_new_traces(&mut self, asked_ns: u64) -> io::Result<()> {
         if self.work.memory.layout.trace_records > 0 {
             for rank in 0..self.work.ranks.len() {
-                let (begun, times) = self.work.memory.trace_head(rank)?;
+                let (begun, times, call) = self.work.memory.trace_head(rank)?;
                 let end = begun.saturating_sub(UNFINISHED);
                 let told = self.work.traced.insert(rank, end).unwrap_or(0).min(end);
                 let most = AT_ONCE.min(self.work.memory.layout.trace_records as u64 / 2);
@@ -107,6 +107,7 @@ impl Agent {
                         part: Part::News,
                         first,
                         times,
+                        call,
                         records,
                     }));
                 }
@@ -123,7 +124,7 @@ impl Agent {
             return Ok(());
         }
         for rank in 0..self.work.ranks.len() {
-            let (begun, times) = self.work.memory.trace_head(rank)?;
+            let (begun, times, call) = self.work.memory.trace_head(rank)?;
             let mut first = begun.saturating_sub(room);
             while first < begun {
                 let end = begun.min(first + PIECE);
@@ -133,6 +134,7 @@ impl Agent {
                     part: if end == begun { Part::WholeEnds } else { Part::Whole },
                     first,
                     times,
+                    call,
                     records,
                 }))?;
                 // The memory of this node may have no room for all of it again.
