@@ -3,6 +3,8 @@
 
 import json
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -224,7 +226,8 @@ def test_calls_have_names(jobs):
     assert died["end"] <= failure["begin"] and died["name"].startswith("MPI_")
     assert {span["args"]["tag"] for span in trace.messages(0, "send")} >= {7}
     sends = [span for span in of_calls(trace, 0) if span["name"] == "MPI_Send"]
-    inside = [m for m in trace.messages(0, "send to 1") if m["args"].get("tag") == 7]
+    inside = [m for m in trace.messages(0, "send to 1") if m["args"].get("tag") == 7 and m["args"]["bytes"] == 100]
+    assert inside
     for message in inside:
         assert any(call["begin"] <= message["begin"] <= call["end"] for call in sends)
 
@@ -304,3 +307,47 @@ def test_a_report_of_a_failure(jobs, program):
 def test_what_is_no_trace(jobs, arguments):
     result = jobs.resurgo("trace", *arguments)
     assert result.code == 2 and result.errors.count("\n") == 1 and result.errors.startswith("resurgo: trace: "), result.describe()
+
+
+def test_the_agent_is_killed(jobs, program):
+    """The rings are gone with it. The trace has what had come to the dispatcher."""
+    file = jobs.directory / "trace"
+    job = ring(jobs, program, 2, "started", options=["--trace", file])
+    job.says(b"iteration 50 ")
+    (agent,) = [pid for pid in job.processes() if b"resurgo agent" in command_line(pid)]
+    time.sleep(harness.patience(3))  # the dispatcher asks each second
+    job.hit(agent, signal.SIGKILL)
+    assert job.wait().code == 1
+    trace = Trace(file)
+    assert all(trace.messages(rank) and of_calls(trace, rank) for rank in range(2))
+    assert trace.of("job", name="error") and lives(trace, 0) == lives(trace, 1) == [1]
+
+
+def command_line(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+
+
+THREADS = """
+import threading
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+comms = [world.Dup() for _ in range(2)]
+def turn(comm):
+    for _ in range(20):
+        comm.Barrier()
+other = threading.Thread(target=turn, args=[comms[1]])
+other.start()
+turn(comms[0])
+other.join()
+"""
+
+
+@pytest.mark.protocol("none")
+def test_threads_have_tracks_of_their_own(jobs):
+    file = jobs.directory / "trace"
+    jobs.run(2, harness.PYTHON, "-c", THREADS, options=["--trace", file]).ok()
+    trace = Trace(file)
+    for rank in range(2):
+        for track in ("MPI", "MPI, thread 1"):
+            assert len(trace.of(f"rank {rank}", track=track, name="MPI_Barrier")) == 20
+        assert not trace.of(f"rank {rank}", category="missing")

@@ -1,19 +1,32 @@
 //! The rank's part of a trace (`--trace`): records in its ring in the node memory ([`resurgo_wire::trace`]).
 //!
-//! All state is in the ring, but where it lies and when the present life began. So a woken process goes on behind the
-//! records of former lives. Several threads of a program may write: each takes a place of its own by one addition.
+//! All that counts is in the ring, but where it lies and when the present life began. So a woken process goes on behind
+//! the records of former lives. Several threads of a program may write: each takes a place by an atomic addition. One
+//! thread alone does without: the addition would wait until the record before has left the processor.
 
-use crate::clock::{monotonic_ns, ticks};
+use crate::clock::{last_ticks, monotonic_ns, ticks, ticks_were};
 use resurgo_wire::trace::{Clock, HEAD, Kind, RECORD, Record, head};
+use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// Ticks between two notes of both clocks: about a tenth of a second.
+/// Records whose memory a rank gets at a time (1 MiB): a page fault for every 64 records would cost more.
+const STEP: u64 = 16 << 10;
+/// So many records ahead a line is brought into the cache: the ring is larger than that.
+const AHEAD: u64 = 4;
+/// Milliseconds between two notes of both clocks: first one, and then as many as the life has lasted, up to this.
 const NOTE_MS: u64 = 100;
+/// Attempts to read both clocks at one moment.
+const ATTEMPTS: usize = 20;
 
 /// The ring; null: the job has none.
 static RING: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// Its records, less one.
 static MASK: AtomicU64 = AtomicU64::new(0);
+/// The record from which on the ring's memory has not been asked for, and the first one of this life.
+static HAS_MEMORY: AtomicU64 = AtomicU64::new(0);
+static FIRST: AtomicU64 = AtomicU64::new(0);
+/// Several threads of the program call MPI.
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
 /// When the present life began, or went on from its image.
 static LIFE_BEGAN: AtomicU64 = AtomicU64::new(0);
 /// It repeats what former lives did.
@@ -31,16 +44,6 @@ unsafe fn word<'a>(ring: *mut u8, at: usize) -> &'a AtomicU64 {
 /// # Safety
 /// The ring is mapped, writable, and stays mapped as long as the process is there.
 pub unsafe fn attach(ring: *mut u8, records: usize) {
-    // The first turn through the ring would otherwise have a page fault for every 64 records.
-    // SAFETY: the ring, whose content stays. The system call itself: see `Node::populate`.
-    unsafe {
-        libc::syscall(
-            libc::SYS_madvise,
-            ring,
-            HEAD + records * RECORD,
-            libc::MADV_POPULATE_WRITE,
-        )
-    };
     MASK.store(records as u64 - 1, Ordering::Relaxed);
     RING.store(ring, Ordering::Release);
 }
@@ -70,14 +73,24 @@ pub fn now() -> u64 {
     ring().map_or(0, |(_, is_ticks)| read(is_ticks))
 }
 
+/// About now, for a message that is sent: the time that was read last. It was, when the call began that sends.
+#[inline]
+pub fn moment() -> u64 {
+    ring().map_or(0, |(_, is_ticks)| if is_ticks { last_ticks() } else { monotonic_ns() })
+}
+
 /// Writes a record.
 #[inline]
 pub fn write(record: &Record) {
     if let Some((ring, is_ticks)) = ring() {
         // SAFETY: words in the head of the ring, and those of one record in it.
         unsafe {
-            let number = word(ring, head::BEGUN).fetch_add(1, Ordering::Relaxed);
-            let place = HEAD + (number & MASK.load(Ordering::Relaxed)) as usize * RECORD;
+            let number = take_number(ring);
+            if number >= HAS_MEMORY.load(Ordering::Relaxed) {
+                get_memory(ring, number);
+            }
+            let place = place_of(number);
+            _mm_prefetch::<_MM_HINT_ET0>(ring.add(place_of(number + AHEAD)).cast());
             for (at, value) in record.words().into_iter().enumerate() {
                 word(ring, place + 8 + at * 8).store(value, Ordering::Relaxed);
             }
@@ -89,6 +102,61 @@ pub fn write(record: &Record) {
     }
 }
 
+/// The number of the next record.
+///
+/// # Safety
+/// As for [`word`].
+#[inline]
+unsafe fn take_number(ring: *mut u8) -> u64 {
+    // SAFETY: a word in the head of the ring.
+    let begun = unsafe { word(ring, head::BEGUN) };
+    if IS_SHARED.load(Ordering::Relaxed) {
+        return begun.fetch_add(1, Ordering::Relaxed);
+    }
+    let number = begun.load(Ordering::Relaxed);
+    begun.store(number + 1, Ordering::Relaxed);
+    number
+}
+
+/// The offset of a record in the ring.
+#[inline]
+fn place_of(number: u64) -> usize {
+    HEAD + (number & MASK.load(Ordering::Relaxed)) as usize * RECORD
+}
+
+/// The next records get their memory at once.
+#[cold]
+fn get_memory(ring: *mut u8, number: u64) {
+    let records = MASK.load(Ordering::Relaxed) + 1;
+    if number - FIRST.load(Ordering::Relaxed) >= records {
+        // The life has been through the whole ring.
+        return HAS_MEMORY.store(u64::MAX, Ordering::Relaxed);
+    }
+    let step = STEP.min(records);
+    let from = number - number % step;
+    // SAFETY: whole pages of the ring, whose content stays. The system call itself: see `Node::populate`.
+    unsafe {
+        let start = ring.add(place_of(from));
+        libc::syscall(
+            libc::SYS_madvise,
+            start,
+            step as usize * RECORD,
+            libc::MADV_POPULATE_WRITE,
+        );
+    }
+    HAS_MEMORY.store(from + step, Ordering::Relaxed);
+}
+
+/// The counter and CLOCK_MONOTONIC at one moment: another process may have the processor between the two readings.
+fn both_clocks() -> (u64, u64) {
+    let read = || {
+        let (before, nanoseconds) = (ticks(), monotonic_ns());
+        (ticks() - before, before, nanoseconds)
+    };
+    let (took, before, nanoseconds) = (0..ATTEMPTS).map(|_| read()).min().unwrap_or_default();
+    (before + took / 2, nanoseconds)
+}
+
 /// Notes the time by both clocks.
 ///
 /// # Safety
@@ -97,7 +165,7 @@ pub fn write(record: &Record) {
 unsafe fn note_times(ring: *mut u8) {
     // SAFETY: words in the head of the ring.
     unsafe {
-        let (nanoseconds, now) = (monotonic_ns(), ticks());
+        let (now, nanoseconds) = both_clocks();
         let set = |[ticks_at, ns_at]: [usize; 2]| {
             word(ring, ns_at).store(nanoseconds, Ordering::Relaxed);
             word(ring, ticks_at).store(now, Ordering::Release);
@@ -106,7 +174,9 @@ unsafe fn note_times(ring: *mut u8) {
             set(head::FIRST);
         }
         set(head::LAST);
-        let pause = word(ring, head::RATE).load(Ordering::Relaxed) * NOTE_MS;
+        let ms = word(ring, head::RATE).load(Ordering::Relaxed).max(1);
+        let lasted = now.saturating_sub(word(ring, head::FIRST[0]).load(Ordering::Relaxed));
+        let pause = lasted.clamp(ms, ms * NOTE_MS);
         word(ring, head::NOTE_AT).store(now + pause, Ordering::Relaxed);
     }
 }
@@ -122,6 +192,10 @@ pub fn life_begins(ticks_per_ms: u64, began: u64, number: u64, deliveries: u64, 
             note_times(ring);
         }
     }
+    // SAFETY: a word in the head of the ring. Perhaps it is that of another node than before.
+    let begun = unsafe { word(ring, head::BEGUN) }.load(Ordering::Relaxed);
+    FIRST.store(begun, Ordering::Relaxed);
+    HAS_MEMORY.store(begun, Ordering::Relaxed);
     LIFE_BEGAN.store(began, Ordering::Relaxed);
     REPEATS.store(repeats, Ordering::Relaxed);
     end_call_of_former_life(ring);
@@ -202,6 +276,7 @@ fn of_ticks(ring: *mut u8, is_ticks: bool, then: u64) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn resurgo_trace_call_begins(call: u16, now: u64) {
     let Some((ring, is_ticks)) = ring() else { return };
+    ticks_were(now);
     let began = of_ticks(ring, is_ticks, now);
     // SAFETY: words in the head of the ring.
     unsafe {
@@ -214,9 +289,10 @@ pub extern "C" fn resurgo_trace_call_begins(call: u16, now: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn resurgo_trace_call_ends(call: u16, thread: u32, began: u64) {
     let Some((ring, is_ticks)) = ring() else { return };
-    if thread == 0 {
+    match thread {
         // SAFETY: a word in the head of the ring.
-        unsafe { word(ring, head::CALL) }.store(0, Ordering::Relaxed);
+        0 => unsafe { word(ring, head::CALL) }.store(0, Ordering::Relaxed),
+        _ => IS_SHARED.store(true, Ordering::Relaxed),
     }
     let begin = of_ticks(ring, is_ticks, began);
     write(&Record {

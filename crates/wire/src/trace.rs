@@ -187,7 +187,7 @@ impl Times {
         let [from, from_ns] = self.first;
         let [ticks, ns] = [self.last[0].saturating_sub(from), self.last[1].saturating_sub(from_ns)];
         // Two notes that are close to each other tell less of the rate than the rank knows.
-        let (ns, ticks) = match ns > 10_000_000 {
+        let (ns, ticks) = match ns > 500_000 {
             true => (i128::from(ns), i128::from(ticks.max(1))),
             false => (1_000_000, i128::from(self.rate.max(1))),
         };

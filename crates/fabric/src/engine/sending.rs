@@ -65,7 +65,7 @@ impl Engine {
         let sending = self.number(destination);
         let is_repeated = matches!(sending, Some(Sending::Redo { .. }));
         // Its receiver may have it before this rank can note it.
-        let time = trace::now();
+        let time = trace::moment();
         let fate = match self.peers.outgoing(&self.node, destination) {
             Outgoing::SharedLog(_) => self.put_into_log(destination, sending, message, inject),
             Outgoing::Memory => self.put_into_memory(destination, sending, message),
@@ -287,7 +287,7 @@ impl Engine {
     fn defer(&mut self, destination: usize, message: Message, completion: Option<Completion>, inject: bool) -> bool {
         let deferred = self.outbox.defer(&self.node, destination, message, completion, inject);
         let Ok(now) = deferred else { return false };
-        self.trace_send(trace::now(), destination, &message, false, false);
+        self.trace_send(trace::moment(), destination, &message, false, false);
         self.calls.completions.extend(now);
         self.count_send(destination, message.total);
         true
