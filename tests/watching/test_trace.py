@@ -128,8 +128,9 @@ def test_a_rank_goes_on_from_its_image(jobs, program):
     result = job.wait()
     trace = Trace(file)
     (began,) = (event for event in result.of("started") if event["rank"] == 1 and event["life"] == 2)
-    (replay,) = trace.of("rank 1", track="replay")
-    assert began["image"] > 0 and replay["args"]["deliveries"] == result.of("caught_up")[0]["deliveries"]
+    # There is none if nothing has happened since the image.
+    replays = [span["args"]["deliveries"] for span in trace.of("rank 1", track="replay")]
+    assert began["image"] > 0 and sum(replays) == result.of("caught_up")[0]["deliveries"]
     images = [span["args"]["image"] for span in trace.of("rank 1", track="images")]
     assert began["image"] in images
 
@@ -141,7 +142,7 @@ def test_a_node_is_lost(jobs, program, number):
     options = ["--nodes", "3", "-ppn", "1", "--spares", "1", "--lease", "1s", "--trace", file, *every("100ms")]
     job = ring(jobs, program, 2, "wave_complete", protocol="blocking", options=[*options, "--fault", "node=1,at=4s"])
     job.reach_event("node_lost")
-    if number == 2:
+    for _ in range(2 if number == 2 else 0):
         job.reach_another("wave_complete")
     job.process.send_signal(signal.SIGTERM)
     job.wait()

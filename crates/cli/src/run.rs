@@ -311,10 +311,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             place,
             stack_limit,
             legacy_layout,
-            trace: Trace {
-                records: layout.trace_records,
-                is_on: options.output.reports.trace.is_some(),
-            },
+            trace: trace(&options, &layout),
         },
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
@@ -415,6 +412,13 @@ fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusa
     }
     addresses::check(&layout, &room)?;
     Ok((layout, room.start))
+}
+
+fn trace(options: &Options, layout: &Layout) -> Trace {
+    Trace {
+        records: layout.trace_records,
+        is_on: options.output.reports.trace.is_some(),
+    }
 }
 
 /// `bound`: how many processors the ranks have together, if they are bound.

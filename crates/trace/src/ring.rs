@@ -119,6 +119,9 @@ impl Spans {
             // The next life tells of it, when it begins.
             return self.call_of_the_dead(record.call, begin);
         }
+        if record.kind == Kind::Life {
+            self.end_replay(None);
+        }
         self.last = self.last.max(end);
         if let Some(replay) = &mut self.life {
             replay.last = end;
@@ -127,7 +130,6 @@ impl Spans {
             Kind::Send | Kind::Delivery => self.message(record, begin),
             Kind::Wait => Span::lasting(track, "wait", "asleep", begin, end),
             Kind::Life => {
-                self.end_replay(None);
                 self.life = record.is_repeated.then_some(Replay {
                     begin,
                     last: end,
@@ -201,6 +203,8 @@ impl Spans {
 
 #[cfg(test)]
 mod tests {
+    use resurgo_wire::trace::call_number;
+
     use super::*;
 
     fn bytes(first: u64, records: &[Record]) -> Vec<u8> {
@@ -220,12 +224,12 @@ mod tests {
     #[test]
     fn a_call_in_which_a_process_died_lasts_until_its_last_record() {
         let call = |begin, end| Record {
-            call: resurgo_wire::trace::call_number("MPI_Recv_c"),
+            call: call_number("MPI_Recv_c"),
             ..Record::alone(Kind::Call, begin, end)
         };
         let mut records = Records::default();
         let mut all = piece(0, bytes(0, &[call(5, 8), send(2), call(15, 15), send(9)]));
-        all.call = [1, 85];
+        all.call = [1 + u64::from(call_number("MPI_Init")), 85];
         records.add(all);
         let spans = records.spans(0, 0);
         let calls: Vec<_> = spans.iter().filter(|span| span.category == "mpi").collect();
