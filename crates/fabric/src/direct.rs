@@ -308,10 +308,6 @@ impl Direct {
                 0,
             )
         };
-        if !self.strangers.is_empty() {
-            let now = monotonic_ns();
-            self.strangers.retain(|stranger| now - stranger.called_ns < PATIENCE_NS);
-        }
         for event in &events[..count.max(0) as usize] {
             let token = event.u64;
             match token {
@@ -325,6 +321,11 @@ impl Direct {
                     }
                 }
             }
+        }
+        if !self.strangers.is_empty() {
+            // What they have said so far has been heard, however long this rank had not looked.
+            let now = monotonic_ns();
+            self.strangers.retain(|stranger| now - stranger.called_ns < PATIENCE_NS);
         }
     }
 

@@ -139,6 +139,15 @@ impl Socket {
         self.poll(nanoseconds, 0) & (libc::POLLERR | libc::POLLHUP) == 0
     }
 
+    /// The other side has closed the connection, or it is broken, and nothing is left to read.
+    pub fn has_ended(&self) -> bool {
+        let mut byte = 0u8;
+        let how = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        // SAFETY: looks at one byte.
+        let got = unsafe { libc::recv(self.0, (&raw mut byte).cast(), 1, how) };
+        got == 0 || got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+    }
+
     /// Receives bytes; returns how many. None: none now. Also an error when the other side has closed the connection.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: receives into the slice.

@@ -101,16 +101,10 @@ impl Incoming {
     /// Of a connection that does not count yet, or did so before this rank looked.
     #[cold]
     fn wait_for_end(&mut self) -> Took {
-        let mut byte = 0u8;
-        // SAFETY: looks at one byte.
-        let got = unsafe {
-            let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-            libc::recv(self.socket.descriptor(), (&raw mut byte).cast(), 1, flags)
-        };
-        if got == 0 || got < 0 && std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock {
-            return Took::End;
+        match self.socket.has_ended() {
+            true => Took::End,
+            false => Took::Nothing,
         }
-        Took::Nothing
     }
 
     /// True: the log goes on.

@@ -143,6 +143,16 @@ impl Outgoing {
         }
     }
 
+    /// The receiver has closed the connection that carries the channel, and may have read nothing of what was sent last. A
+    /// rank that sends again finds out by itself; one that waits for an answer would wait for ever.
+    pub fn mind_end(&mut self, node: &Node) {
+        if let Stage::Offered(socket, _) | Stage::Given(socket, _) = &self.stage
+            && socket.has_ended()
+        {
+            self.hang_up(node);
+        }
+    }
+
     fn given(&self, node: &Node) -> u64 {
         // What is in the log stands there before this is looked at.
         fence(Ordering::SeqCst);

@@ -189,6 +189,54 @@ fn a_log_goes_on_where_the_movers_left_it_and_stops_when_they_take_it_back() {
 }
 
 #[test]
+fn a_receiver_that_has_not_looked_for_long_hears_what_has_been_said_meanwhile() {
+    let mut both = Both::new();
+    both.send();
+    both.carry();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        both.writer.ring(&both.sender);
+        if both.sender.direct(1, Word::Offer).load(Ordering::SeqCst) != 0 {
+            break;
+        }
+        assert!(Instant::now() < end, "no offer");
+        both.direct.hear(&both.receiver, 1_000_000);
+    }
+    // The sender has proved who it is, which the receiver has yet to read.
+    assert!(both.direct.sources.is_empty());
+    both.direct.strangers[0].called_ns -= 2 * PATIENCE_NS;
+    both.give(10);
+    both.send();
+    both.receive();
+}
+
+#[test]
+fn a_sender_that_only_waits_sees_that_its_connection_is_closed() {
+    let mut both = Both::new();
+    both.send();
+    both.carry();
+    both.give(10);
+    both.send();
+    both.receive();
+    let offer = || both.sender.direct(1, Word::Offer).load(Ordering::SeqCst);
+    let mind = |writer: &mut Writer| {
+        writer
+            .direct
+            .iter_mut()
+            .for_each(|direct| direct.mind_end(&both.sender))
+    };
+    mind(&mut both.writer);
+    assert_ne!(offer(), 0);
+    both.direct.incoming[0] = None;
+    let end = Instant::now() + PATIENCE;
+    while offer() != 0 && Instant::now() < end {
+        mind(&mut both.writer);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(offer(), 0);
+}
+
+#[test]
 fn who_does_not_hold_the_key_is_let_down() {
     let mut both = Both::new();
     both.sender.job_key = [1; 32];

@@ -5,6 +5,7 @@
 
 use crate::arena::Arena;
 use crate::channel_memories::{Arrived, ChannelMemories};
+use crate::clock::monotonic_ns;
 use crate::direct::{self, Direct};
 use crate::doorbell;
 use crate::log::{Entry, Reader, Writer};
@@ -18,6 +19,8 @@ use std::sync::atomic::Ordering;
 const HOT_RUN: u32 = 16;
 /// With more ranks of other nodes than this, the movers carry the messages to them.
 const MOST_CONNECTIONS: usize = 256;
+/// A rank that waits looks so often whether receivers have closed its connections.
+const MIND_ENDS_NS: u64 = 100_000_000;
 
 /// How messages to one peer leave.
 pub enum Outgoing {
@@ -230,6 +233,8 @@ pub struct Peers {
     cared_for: Vec<usize>,
     /// The number of destinations with direct connections, present or wanted.
     connections: usize,
+    /// When this rank last looked whether receivers have closed some.
+    minded_at_ns: u64,
     /// Per source, messages taken from its channel (without a replaying protocol; waves announce them).
     pub taken: Vec<u64>,
 }
@@ -245,6 +250,7 @@ impl Peers {
             direct: None,
             cared_for: Vec::new(),
             connections: 0,
+            minded_at_ns: 0,
             taken: vec![0; node.size],
         }
     }
@@ -306,6 +312,25 @@ impl Peers {
             direct.tend(node);
             direct.wants_care()
         });
+    }
+
+    /// Before this rank sleeps: gives up direct connections that receivers have closed. It looks now and then.
+    pub fn mind_ends(&mut self, node: &Node) {
+        if self.direct.is_none() {
+            return;
+        }
+        let now = monotonic_ns();
+        if now - self.minded_at_ns < MIND_ENDS_NS {
+            return;
+        }
+        self.minded_at_ns = now;
+        for outgoing in self.outgoing.iter_mut().flatten() {
+            if let Outgoing::SharedLog(log) = outgoing
+                && let Some(direct) = &mut log.writer.direct
+            {
+                direct.mind_end(node);
+            }
+        }
     }
 
     /// The same before this rank sleeps. True: some wait for room in the kernel, which will wake the rank.

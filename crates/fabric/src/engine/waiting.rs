@@ -58,6 +58,7 @@ impl Engine {
         if self.peers.has_cares() && self.peers.wait_for_room(&self.node) {
             nanoseconds = nanoseconds.min(FIRST_SLEEP_NS);
         }
+        self.peers.mind_ends(&self.node);
         self.doze(nanoseconds);
         self.pace.has_slept(now);
         if !self.outbox.waiting.is_empty() {
@@ -165,6 +166,7 @@ impl Engine {
             return;
         }
         self.peers.wait_for_room(&self.node);
+        self.peers.mind_ends(&self.node);
         self.peers.receive(&self.node);
         let node = &self.node;
         let ready = || carrier.peek(node).is_some();
