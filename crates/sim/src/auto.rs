@@ -91,10 +91,7 @@ impl World {
                 let delay = 1 + self.random.below(self.imaging.time);
                 self.schedule(delay, Event::WaveComplete { rank, number });
             }
-            Command::Dropped { ref why, .. } if !why.is_before() => {
-                self.counts.fallbacks += 1;
-                self.note(|| "the wave is dropped".into());
-            }
+            Command::Dropped { ref why, .. } if !why.is_before() => self.wave_is_dropped(),
             Command::Kill { rank, life } => self.kill(rank, life),
             Command::Reset => self.reset(),
             Command::Go { rank } => self.has_read(rank),
@@ -129,17 +126,7 @@ impl World {
                     self.will_collect(rank);
                 }
             }
-            Command::LetGo { rank } => {
-                let incarnation = self.ranks[rank as usize].incarnation;
-                let delay = self.random.below(3 * self.pace.latency);
-                let asked = self.coordinator.asked(rank);
-                let letting_go = Event::LetGo {
-                    rank,
-                    incarnation,
-                    asked,
-                };
-                self.schedule(delay, letting_go);
-            }
+            Command::LetGo { rank } => self.will_let_go(rank),
             Command::Write { rank, .. } | Command::GiveUp { rank, .. } | Command::Collect { rank, .. } => {
                 self.ranks[rank as usize].images.carry_out(command)
             }
@@ -371,6 +358,18 @@ impl World {
         if self.is(Mutation::KeepImagesOfLetGo) {
             self.ranks[rank as usize].images = images;
         }
+    }
+
+    fn wave_is_dropped(&mut self) {
+        self.counts.fallbacks += 1;
+        self.note(|| "the wave is dropped".into());
+    }
+
+    fn will_let_go(&mut self, rank: Rank) {
+        let incarnation = self.ranks[rank as usize].incarnation;
+        let asked = self.coordinator.asked(rank);
+        let delay = self.random.below(3 * self.pace.latency);
+        self.schedule(delay, Event::LetGo(rank, incarnation, asked));
     }
 
     /// Forgets what an image of `rank` would not need now. A rank does what it is asked for in order: here it has

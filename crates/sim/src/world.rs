@@ -157,13 +157,9 @@ pub(crate) enum Event {
         rank: Rank,
         incarnation: u64,
     },
-    /// The logs are full: what they have for `rank` is let go of, and its record.
-    LetGo {
-        rank: Rank,
-        incarnation: u64,
-        /// The last wave that it had been asked for.
-        asked: u64,
-    },
+    /// The logs are full: what they have for this rank and incarnation is let go of, and its record. The last wave that
+    /// it had been asked for.
+    LetGo(Rank, u64, u64),
     /// `from` looks at what the checkpoints of `to` cover.
     DropEntries {
         from: Rank,
@@ -668,11 +664,7 @@ impl World {
                     self.collect(rank);
                 }
             }
-            Event::LetGo {
-                rank,
-                incarnation,
-                asked,
-            } => self.let_go(rank, incarnation, asked),
+            Event::LetGo(rank, incarnation, asked) => self.let_go(rank, incarnation, asked),
             Event::DropEntries { from, to } => self.drop_entries(from, to),
             Event::LastImages { rank } => self.last_images(rank),
             Event::Stored { rank, number, from, to } => self.stored(rank, number, from, to),

@@ -119,7 +119,8 @@ impl Work {
     }
 
     /// No life will begin from an image before `number`.
-    pub(super) fn forget_before(&self, rank: usize, number: u64) -> io::Result<()> {
+    pub(super) fn forget_before(&mut self, rank: usize, number: u64) -> io::Result<()> {
+        self.ranks[rank].images.begun = true;
         match self.ranks[rank].images.slot_of(number) {
             Some(slot) => {
                 self.memory.set_oldest_image(rank, slot, number)?;

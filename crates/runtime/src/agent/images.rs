@@ -415,7 +415,7 @@ impl Agent {
         if images.noting.take_if(|noting| *noting == slot).is_some() && why.is_empty() {
             images.begun = true;
             self.work.memory.set_oldest_image(rank, slot, 0)?;
-            for net in &self.work.net {
+            if let Some(net) = &self.work.net {
                 net.has_image(rank, slot);
                 net.forgets(rank);
             }

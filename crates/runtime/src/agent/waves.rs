@@ -194,10 +194,7 @@ impl Agent {
                 self.work.forget_copy(rank, number);
                 self.tell_held()
             }
-            Command::Forget { rank, before } => {
-                self.work.ranks[rank as usize].images.begun = true;
-                self.work.forget_before(rank as usize, before)
-            }
+            Command::Forget { rank, before } => self.work.forget_before(rank as usize, before),
             Command::LetGo { rank } => self.let_go(rank as usize),
             Command::Kill { rank, life } => {
                 self.work.end_awaited(rank, life);
