@@ -477,6 +477,7 @@ impl Agent {
             ToAgent::Leave => self.stop()?,
             // This agent has its job.
             ToAgent::Launch(_)
+            | ToAgent::Farewell
             | ToAgent::Resume { .. }
             | ToAgent::GoOn { .. }
             | ToAgent::Reach { .. }
@@ -609,6 +610,7 @@ impl Agent {
         };
         self.send(&ToDispatcher::Stopped { statistics, turns })?;
         self.control.flush_all();
+        self.await_farewell();
         self.stopped = true;
         Ok(())
     }

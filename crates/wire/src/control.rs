@@ -271,6 +271,9 @@ pub enum ToAgent {
     Beat { number: u64 },
     /// The node leaves the job: its ranks end at once, and then the agent.
     Leave,
+    /// All that the agent has said has come, [`ToDispatcher::Stopped`] included: it may end. Only in a traced job: an end
+    /// with something unread resets the connection, and what was on its way is lost.
+    Farewell,
     /// An injected fault: everything on the node ends at once, as if its machine were lost.
     Fall,
     /// Send what is new of the traces of ranks. Answered by [`ToDispatcher::TraceTime`], behind it.

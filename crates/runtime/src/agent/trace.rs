@@ -6,9 +6,12 @@
 use std::io;
 use std::iter::once;
 use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use resurgo_wire::control::ToDispatcher;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use resurgo_wire::control::{ToAgent, ToDispatcher};
 use resurgo_wire::trace::{Clock, HEAD, Part, Piece, RECORD, Times, head, ring_bytes};
 
 use super::Agent;
@@ -18,6 +21,8 @@ use super::node::NodeMemory;
 const UNFINISHED: u64 = 64;
 /// Most records of a rank that the dispatcher gets when it asks (256 KiB).
 const AT_ONCE: u64 = 4096;
+/// The longest that an ending agent waits until the dispatcher has heard all.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// Records of a piece, at most (2 MiB).
 const PIECE: u64 = 32 << 10;
 
@@ -117,10 +122,32 @@ impl Agent {
         self.send(&ToDispatcher::TraceTime { asked_ns, own_ns })
     }
 
+    fn is_traced(&self) -> bool {
+        self.work.memory.layout.trace_records > 0 && self.work.memory.clock != Clock::Off
+    }
+
+    /// Waits until the dispatcher has all, if there was much to say.
+    pub(super) fn await_farewell(&mut self) {
+        let deadline = Instant::now() + FAREWELL;
+        while self.is_traced() {
+            match self.control.receive::<ToAgent>() {
+                Ok(heard) if heard.closed || heard.messages.contains(&ToAgent::Farewell) => return,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let mut ready = [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ready, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        }
+    }
+
     /// No rank runs any more: sends all that the rings hold.
     pub(super) fn send_all_traces(&mut self) -> io::Result<()> {
         let room = self.work.memory.layout.trace_records as u64;
-        if room == 0 || self.work.memory.clock == Clock::Off {
+        if !self.is_traced() {
             return Ok(());
         }
         for rank in 0..self.work.ranks.len() {
