@@ -512,11 +512,9 @@ impl Agent {
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
-            ToAgent::Signal { number } => {
-                if let Ok(signal) = Signal::try_from(number) {
-                    self.pass_on(signal);
-                }
-            }
+            ToAgent::Signal { number } => Signal::try_from(number)
+                .into_iter()
+                .for_each(|signal| self.pass_on(signal)),
             ToAgent::End { grace_ms, finished } => {
                 self.finished |= finished;
                 if grace_ms == 0 {
