@@ -27,7 +27,6 @@ import programs
 import protocols
 import recovery
 import store
-import trace_cost
 from contenders import Failed, prepare
 from report import summary, write_results
 
@@ -46,7 +45,6 @@ MEASUREMENTS = {
     "store": store,
     "parity": parity,
     "diskless": diskless,
-    "trace": trace_cost,
 }
 
 

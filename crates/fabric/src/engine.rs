@@ -32,7 +32,6 @@ mod sending;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod tracing;
 mod waiting;
 
 use crate::arena::Arena;
@@ -143,7 +142,6 @@ impl Engine {
     fn settle(&mut self) {
         if self.life.has_caught_up() {
             self.life.replaying = false;
-            self.trace_replay();
             self.hear_differences();
             self.life.enter_phase(&self.node);
         }

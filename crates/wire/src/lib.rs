@@ -24,4 +24,3 @@ pub mod services;
 pub mod store;
 pub mod survivors;
 pub mod text;
-pub mod trace;

@@ -23,19 +23,13 @@ const CRATES: &[(&str, &[&str])] = &[
     ("parity", &["protocol"]),
     ("pmi", &[]),
     ("wire", &["protocol"]),
-    ("trace", &["wire"]),
-    ("preload", &[]),
-    ("ft", &["protocol", "parity", "wire", "preload"]),
-    ("pmpi", &["wire", "preload"]),
+    ("ft", &["protocol", "parity", "wire"]),
     ("image", &["wire"]),
     ("store", &["wire"]),
     ("sim", &["protocol", "wire"]),
     ("fabric", &["protocol", "wire", "image"]),
-    (
-        "runtime",
-        &["protocol", "parity", "pmi", "wire", "trace", "image", "store"],
-    ),
-    ("cli", &["protocol", "wire", "trace", "image", "store", "runtime"]),
+    ("runtime", &["protocol", "parity", "pmi", "wire", "image", "store"]),
+    ("cli", &["protocol", "wire", "image", "store", "runtime"]),
 ];
 
 /// Modules of the runtime that do not know others: a process of its own each.

@@ -4,14 +4,17 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-use crate::library::file_name;
+use crate::mpi::file_name;
 
 /// Files with these names are MPICH's, and Debian's.
 const LIBRARIES: [&str; 2] = ["libmpifort.so", "libmpichfort.so"];
 
-/// Calls from MPICH's Fortran library go to the functions that the program sees by their first names. Call it when the
-/// process has loaded its libraries, before any function of MPI.
-pub extern "C" fn redirect() {
+/// Runs when the process has loaded its libraries, before any function of MPI.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+extern "C" fn begin() {
     // SAFETY: the callback keeps nothing of what it gets.
     unsafe { libc::dl_iterate_phdr(Some(look), null_mut()) };
 }
