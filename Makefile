@@ -21,6 +21,7 @@ define put_all
 @mkdir -p $(2)/bin $(2)/lib/resurgo
 @$(call put,$(1)/libresurgo_fi.so,$(2)/lib/resurgo/libresurgo-fi.so)
 @$(call put,$(1)/libresurgo_ft.so,$(2)/lib/resurgo/libresurgo-ft.so)
+@$(call put,$(1)/libresurgo_pmpi.so,$(2)/lib/resurgo/libresurgo-pmpi.so)
 @$(call put,$(1)/resurgo,$(2)/bin/resurgo)
 @$(call put,$(1)/resurgo-sim,$(2)/lib/resurgo/resurgo-sim)
 endef

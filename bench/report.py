@@ -11,7 +11,7 @@ import machine
 from contenders import RESURGO, ROOT
 
 OUT = ROOT / "bench/out"
-ORDER = ("pingpong", "datatypes", "oversubscribed", "programs", "recovery", "launch", "memory", "kills", "images", "protocols", "nodes", "store")
+ORDER = ("pingpong", "datatypes", "oversubscribed", "programs", "recovery", "launch", "memory", "kills", "images", "protocols", "nodes", "store", "trace")
 
 
 def number(value):

@@ -27,6 +27,7 @@ import programs
 import protocols
 import recovery
 import store
+import trace_cost
 from contenders import Failed, prepare
 from report import summary, write_results
 
@@ -45,6 +46,7 @@ MEASUREMENTS = {
     "store": store,
     "parity": parity,
     "diskless": diskless,
+    "trace": trace_cost,
 }
 
 

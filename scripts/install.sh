@@ -26,6 +26,7 @@ fail() {
 files() {
     echo "755 build/lib/resurgo/libresurgo-fi.so lib/resurgo/libresurgo-fi.so"
     echo "755 build/lib/resurgo/libresurgo-ft.so lib/resurgo/libresurgo-ft.so"
+    echo "755 build/lib/resurgo/libresurgo-pmpi.so lib/resurgo/libresurgo-pmpi.so"
     echo "755 build/lib/resurgo/resurgo-sim lib/resurgo/resurgo-sim"
     for file in crates/ft/include/*; do
         echo "644 $file include/resurgo/${file##*/}"

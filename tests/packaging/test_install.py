@@ -39,7 +39,8 @@ def test_installed_with_a_narrow_umask_and_a_space(jobs, program, tmp_path):
     done = make("install", f"PREFIX={prefix}", umask=0o077)
     assert (done.returncode, done.stderr) == (0, "") and f"{prefix}/bin/resurgo" in done.stdout, done
     found = modes(prefix)
-    programs = ["bin/resurgo", "lib/resurgo/libresurgo-fi.so", "lib/resurgo/libresurgo-ft.so", "lib/resurgo/resurgo-sim"]
+    programs = ["bin/resurgo", "lib/resurgo/libresurgo-fi.so", "lib/resurgo/libresurgo-ft.so"]
+    programs += ["lib/resurgo/libresurgo-pmpi.so", "lib/resurgo/resurgo-sim"]
     programs += [f"share/resurgo/examples/jobs/{name}.sh" for name in ("pbs", "slurm", "spot")]
     for path, mode in found.items():
         wanted = 0o755 if path.is_dir() or str(path.relative_to(prefix)) in programs else 0o644

@@ -183,6 +183,7 @@ mod tests {
                 log_segments: 0,
                 spills,
                 piggybacks,
+                trace_records: size,
             };
             assert_eq!(log_segments(layout, usize::MAX, usize::MAX), (8 << 30) / SEGMENT);
             assert_eq!(log_segments(layout, 1 << 27, usize::MAX), (1 << 27) / SEGMENT);

@@ -265,6 +265,7 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
         ("ft", true) => Answer::of(["records"]),
         ("ft", false) => listed(jobs().running),
         ("image", true) => Answer::of(["show"]),
+        ("trace", true) => Answer::of(["report"]),
         ("store", true) => Answer::of(["ls", "verify", "gc", "rm"]),
         ("bench", true) => Answer::of(["paper"]),
         ("completion", true) => Answer::of(SHELLS.map(|(name, _)| name)),
@@ -275,7 +276,7 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
                 .collect(),
         ),
         ("doctor", true) => Answer::only(Also::Programs),
-        ("advise", true) | ("image" | "doctor", false) => Answer::only(Also::Files),
+        ("advise", true) | ("image" | "doctor" | "trace", false) => Answer::only(Also::Files),
         _ => Answer::only(Also::Nothing),
     }
 }

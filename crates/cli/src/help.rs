@@ -98,6 +98,7 @@ fn about(verb: &str) -> String {
         "checkpoint-server" => CHECKPOINT_SERVER.to_string(),
         "doctor" => DOCTOR.to_string(),
         "advise" => ADVISE.to_string(),
+        "trace" => TRACE.to_string(),
         "bench" => BENCH.to_string(),
         "join" => JOIN.to_string(),
         "add-host" => ADD_HOST.to_string(),
@@ -456,6 +457,17 @@ store = [\"dir:/scratch\"].
 Exit status: 0; 2 with one line about what is wrong, with its file and line.
 ";
 
+const TRACE: &str = "\
+resurgo trace report FILE [--json]
+
+Prints what a trace of resurgo run --trace tells: how long each rank computed, was in MPI, waited and repeated work; its
+calls of MPI; which ranks sent late, and how long others waited for them; and what each failure cost.
+
+  --json                      print an object instead
+
+Exit status: 0; 2 with one line about what is wrong.
+";
+
 const VERSION: &str = "\
 resurgo version [--json]
 
@@ -491,7 +503,7 @@ mod tests {
             assert!(text.lines().all(|line| line.len() <= 120), "{verb}");
             seen.push(text);
         }
-        assert_eq!(seen.len(), 26);
+        assert_eq!(seen.len(), 27);
         assert!(about("run").contains("As at mpiexec:") && !about("run").contains("resurgo ps  "));
         assert!(about("resume").contains("--time-limit") && !about("resume").contains("--protocol"));
     }

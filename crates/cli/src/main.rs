@@ -38,6 +38,7 @@ mod stored;
 mod suspend;
 mod text_file;
 mod top;
+mod trace;
 mod version;
 mod web;
 
@@ -47,12 +48,13 @@ use std::process::ExitCode;
 use resurgo_wire::control::{AGENT, HELPER, INVITED, KEPT, STORE_SERVER};
 
 /// What may follow `resurgo`.
-const VERBS: [&str; 26] = [
+const VERBS: [&str; 27] = [
     "run",
     "doctor",
     "bench",
     "demo",
     "advise",
+    "trace",
     "image",
     "ps",
     "top",
@@ -85,14 +87,15 @@ fn main() -> ExitCode {
         // The other commands find out themselves where their own options end.
         Some(
             verb @ ("ps" | "top" | "web" | "console" | "checkpoint" | "suspend" | "kill" | "rm" | "image" | "join"
-            | "add-host" | "remove-host" | "drain" | "ft" | "store" | "checkpoint-server" | "advise" | "config"
-            | "completion" | "demo" | "version"),
+            | "add-host" | "remove-host" | "drain" | "ft" | "store" | "checkpoint-server" | "advise" | "trace"
+            | "config" | "completion" | "demo" | "version"),
         ) if rest.iter().any(|word| word == "--help" || word == "-h") => code(help::print(verb)),
         Some("run") => code(run::run(rest)),
         Some("doctor") => code(doctor::run(rest)),
         Some("demo") => code(demo::run(rest)),
         Some("bench") => code(bench::run(rest)),
         Some("advise") => code(advise::run(rest)),
+        Some("trace") => code(trace::run(rest)),
         Some("join") => code(join::run(rest)),
         Some("add-host") => code(jobs::add_host(rest)),
         Some("remove-host") => code(jobs::drain("remove-host", rest)),

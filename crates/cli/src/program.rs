@@ -34,7 +34,11 @@ pub fn prepare(
     diagnosis.prepare(&mut variables, &provider);
     let left_out = environment::leave_out_what_crashes(&mut variables);
     if options.ends.survives {
-        environment::prepend_path(&mut variables, "LD_PRELOAD", &[survivors_path(&provider)?]);
+        environment::prepend_path(
+            &mut variables,
+            "LD_PRELOAD",
+            &[preloaded(&provider, SURVIVORS, "--ft")?],
+        );
         // A target that reads a large message by itself, and dies, would leave its origin waiting in MPI_Finalize.
         environment::set_default(&mut variables, "MPIR_CVAR_CH4_OFI_ENABLE_RMA", "0");
         // The same functions for Python.
@@ -42,6 +46,10 @@ pub fn prepare(
         if python.is_dir() {
             environment::prepend_path(&mut variables, "PYTHONPATH", &[python.into_os_string()]);
         }
+    }
+    if options.output.reports.trace.is_some() && !diagnosis.is_plain {
+        // Before the library of --ft: that calls MPI by other names.
+        environment::prepend_path(&mut variables, "LD_PRELOAD", &[preloaded(&provider, CALLS, "--trace")?]);
     }
     if options.output.verbose {
         let of = if diagnosis.is_plain {
@@ -71,21 +79,20 @@ pub fn prepare(
 
 /// The library for programs that deal with failures themselves.
 const SURVIVORS: &str = "libresurgo-ft.so";
+/// The library that names calls of MPI in traces.
+const CALLS: &str = "libresurgo-pmpi.so";
 
-/// Its file, which is beside the provider.
-fn survivors_path(provider: &OsStr) -> Result<OsString, Refusal> {
+/// The file of such a library, which is beside the provider; `option` needs it.
+fn preloaded(provider: &OsStr, library: &str, option: &str) -> Result<OsString, Refusal> {
     let directory = Path::new(provider);
     let built = std::env::current_exe()
         .unwrap_or_default()
-        .with_file_name("libresurgo_ft.so");
-    match [directory.join(SURVIVORS), built]
-        .into_iter()
-        .find(|path| path.is_file())
-    {
-        Some(path) => loadable(path),
+        .with_file_name(library.replace('-', "_"));
+    match [directory.join(library), built].into_iter().find(|path| path.is_file()) {
+        Some(path) => loadable(path, library, option),
         None => {
             let text = format!(
-                "--ft needs {SURVIVORS} in {}; install Resurgo anew",
+                "{option} needs {library} in {}; install Resurgo anew",
                 directory.display()
             );
             Err(Refusal::new(2, text))
@@ -94,16 +101,16 @@ fn survivors_path(provider: &OsStr) -> Result<OsString, Refusal> {
 }
 
 /// The same file under a name for `LD_PRELOAD`, where a space or a colon ends a name.
-fn loadable(path: PathBuf) -> Result<OsString, Refusal> {
+fn loadable(path: PathBuf, library: &str, option: &str) -> Result<OsString, Refusal> {
     let is_split = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte));
     if !is_split(&path) {
         return Ok(path.into_os_string());
     }
-    let directory = diagnosis::shim::directory(&diagnosis::shim::cache(), &[(SURVIVORS, path)]);
-    let link = directory.map_err(|error| Refusal::new(2, error))?.join(SURVIVORS);
+    let directory = diagnosis::shim::directory(&diagnosis::shim::cache(), &[(library, path)]);
+    let link = directory.map_err(|error| Refusal::new(2, error))?.join(library);
     if is_split(&link) {
         let text = format!(
-            "--ft cannot use {}: the name has a space or a colon; set XDG_CACHE_HOME to a place without",
+            "{option} cannot use {}: the name has a space or a colon; set XDG_CACHE_HOME to a place without",
             link.display()
         );
         return Err(Refusal::new(2, text));

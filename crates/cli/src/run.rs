@@ -11,7 +11,7 @@ use resurgo_runtime::dispatcher::{self, Cluster, Limits, Places, Settings, Store
 use resurgo_runtime::faults::{Fault, parse_image_at};
 use resurgo_runtime::suspended::{Configured, Origin, Suspended, processor};
 use resurgo_store::{Described, StoreKey};
-use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Secret, Stdin};
+use resurgo_wire::control::{Addresses, ImageFiles, Job, Program, Secret, Stdin, Trace};
 use resurgo_wire::node_memory::{Layout, MAX_LOG_SEGMENTS, SEGMENT};
 use resurgo_wire::services::Services;
 
@@ -174,6 +174,11 @@ pub fn resume(mut options: Options, suspended: Suspended) -> Result<Settings, Re
     }
     job.addresses.are_fixed = check::fixed_addresses(job.protocol)?;
     job.image_files.keep = options.images.keep;
+    job.addresses.trace.is_on = options.output.reports.trace.is_some();
+    if job.addresses.trace.is_on && job.addresses.trace.records == 0 {
+        let text = "--trace: the job was started without it, so its ranks have no memory for a trace; leave it out";
+        return Err(Refusal::new(2, text));
+    }
     // This machine may have other processors than the one on which the job was suspended.
     job.cpus = processors(&options)?;
     job.image_at_messages = images_at(&options, about.launched)?;
@@ -306,6 +311,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
             place,
             stack_limit,
             legacy_layout,
+            trace: trace(&options, &layout),
         },
         message_faults: Vec::new(),
         image_at_messages: images_at(&options, size)?,
@@ -394,6 +400,7 @@ fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusa
         log_segments: 0,
         spills: options.log.spill_directory.is_some(),
         piggybacks: options.protocol.piggybacks(options.tolerate_node),
+        trace_records: options.trace_records(),
     };
     layout.log_segments = match options.log.memory {
         Some(bytes) => (bytes / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize,
@@ -405,6 +412,13 @@ fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusa
     }
     addresses::check(&layout, &room)?;
     Ok((layout, room.start))
+}
+
+fn trace(options: &Options, layout: &Layout) -> Trace {
+    Trace {
+        records: layout.trace_records,
+        is_on: options.output.reports.trace.is_some(),
+    }
 }
 
 /// `bound`: how many processors the ranks have together, if they are bound.

@@ -1,5 +1,7 @@
 //! The clocks of a rank: the kernel's, and the processor's counter, which is quicker to read.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 /// CLOCK_MONOTONIC, in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
@@ -30,11 +32,28 @@ pub fn timespec(nanoseconds: u64) -> libc::timespec {
     }
 }
 
+/// The counter when it was read last.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
 /// The time-stamp counter.
 #[inline]
 pub fn ticks() -> u64 {
     // SAFETY: every x86-64 has it.
-    unsafe { std::arch::x86_64::_rdtsc() }
+    let now = unsafe { std::arch::x86_64::_rdtsc() };
+    LAST.store(now, Ordering::Relaxed);
+    now
+}
+
+/// The counter when it was read last. Reading it takes longer than all else that a trace has to do for a message.
+#[inline]
+pub fn last_ticks() -> u64 {
+    LAST.load(Ordering::Relaxed)
+}
+
+/// Somebody else has read the counter.
+#[inline]
+pub fn ticks_were(now: u64) {
+    LAST.store(now, Ordering::Relaxed);
 }
 
 /// Time-stamp counter ticks in a microsecond.

@@ -138,7 +138,9 @@ fn sleep_as(node: &Node, how: u32, ready: impl FnOnce() -> bool, wait: impl FnOn
     sleeping.store(how, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     if !ready() {
+        let began = crate::trace::now();
         wait();
+        crate::trace::has_waited(began);
     }
     sleeping.store(0, Ordering::SeqCst);
 }

@@ -32,6 +32,7 @@ mod sending;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod tracing;
 mod waiting;
 
 use crate::arena::Arena;
@@ -142,6 +143,7 @@ impl Engine {
     fn settle(&mut self) {
         if self.life.has_caught_up() {
             self.life.replaying = false;
+            self.trace_replay();
             self.hear_differences();
             self.life.enter_phase(&self.node);
         }

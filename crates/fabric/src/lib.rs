@@ -29,6 +29,7 @@ mod record;
 mod rma;
 mod socket;
 mod survivors;
+mod trace;
 
 use ofi::{Call, FiProvider};
 use std::cell::UnsafeCell;

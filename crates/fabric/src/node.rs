@@ -203,6 +203,7 @@ impl Node {
             log_segments: page.get(header::LOG_SEGMENTS) as usize,
             spills: page.get(header::SPILL) != 0,
             piggybacks: protocol.piggybacks(page.get(header::TOLERATE_NODE) != 0),
+            trace_records: page.get(header::TRACE_RECORDS) as usize,
         };
         if rank >= size
             || page.get(header::ARENA_BASE) as usize != layout.arena_base()
@@ -234,6 +235,10 @@ impl Node {
                 .cast::<AtomicU64>()
         };
         crate::claim::take(attached).map_err(AttachError)?;
+        if layout.trace_records > 0 {
+            // SAFETY: the ring lies in the rank's own arena, which is writable, and nothing unmaps the node memory.
+            unsafe { crate::trace::attach(base.add(layout.arena(rank) + layout.trace()), layout.trace_records) };
+        }
         let services = page.services();
         // A core dump is about the program, and this mapping is sparse and enormous.
         // SAFETY: the mapping made above.
@@ -742,6 +747,7 @@ pub mod tests {
             log_segments,
             spills: true,
             piggybacks: true,
+            trace_records: 0,
         };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place of this test alone.

@@ -10,9 +10,7 @@ use crate::finalize;
 use crate::ftmpi;
 use crate::layer;
 use crate::making::{make_and_tell, making, strangers};
-use crate::mpi::{
-    COMM_NULL, COMM_SELF, COMM_WORLD, Comm, ERR_COMM, Group, INFO_NULL, Request, SUCCESS, Word, in_library, pmpi,
-};
+use crate::mpi::{COMM_NULL, COMM_SELF, COMM_WORLD, Comm, ERR_COMM, Group, INFO_NULL, Request, SUCCESS, Word, pmpi};
 use crate::provider::{self, From};
 use crate::rebuilding;
 use crate::rules::{are_gaps, is_on};
@@ -20,7 +18,7 @@ use crate::rules::{are_gaps, is_on};
 /// The library of the MPI-5 standard ABI has other handles and statuses: nothing here can be called with them.
 pub fn check_abi() {
     // SAFETY: MPI stays loaded.
-    let is_there = |library, name| unsafe { !in_library(library, name).is_null() };
+    let is_there = |library, name| unsafe { !resurgo_preload::library::in_library(library, name).is_null() };
     if is_there("libmpi_abi", c"PMPI_Init") {
         end("the program uses MPI's standard ABI: compile it with mpicc instead of mpicc_abi");
     }

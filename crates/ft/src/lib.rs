@@ -13,7 +13,6 @@ mod errors;
 mod exchanges;
 mod files;
 mod finalize;
-mod fortran;
 mod ftmpi;
 mod gapped;
 mod gaps;
@@ -32,3 +31,8 @@ mod rules;
 mod strangers;
 mod ulfm;
 mod windows;
+
+/// Runs when the process has loaded its libraries, before any function of MPI.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = resurgo_preload::fortran::redirect;

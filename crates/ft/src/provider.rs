@@ -48,7 +48,7 @@ pub fn news() -> u64 {
 
 fn find(name: &std::ffi::CStr) -> Option<*mut c_void> {
     // SAFETY: MPI never unloads a provider.
-    let found = unsafe { crate::mpi::in_library("libresurgo", name) };
+    let found = unsafe { resurgo_preload::library::in_library("libresurgo", name) };
     (!found.is_null()).then_some(found)
 }
 

@@ -38,6 +38,7 @@ mod spawn;
 mod store;
 mod survivors;
 mod suspend;
+mod trace;
 mod tunnels;
 mod vain;
 mod vouched;
@@ -46,7 +47,7 @@ mod wave_logs;
 mod waves;
 mod wrapped;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::mpsc::RecvTimeoutError;
@@ -229,6 +230,8 @@ struct Work {
     window: [u64; 2],
     /// The loop's.
     turns: Turns,
+    /// Per rank, the records of its trace that the dispatcher has been sent, or gets only when this node ends in order.
+    traced: BTreeMap<usize, u64>,
 }
 
 /// `resurgo agent`: runs until the dispatcher is satisfied or gone. The control connection is standard input; an agent of another
@@ -474,6 +477,7 @@ impl Agent {
             ToAgent::Leave => self.stop()?,
             // This agent has its job.
             ToAgent::Launch(_)
+            | ToAgent::Farewell
             | ToAgent::Resume { .. }
             | ToAgent::GoOn { .. }
             | ToAgent::Reach { .. }
@@ -508,11 +512,9 @@ impl Agent {
                     self.send(&ToDispatcher::Failed { reason })?;
                 }
             }
-            ToAgent::Signal { number } => {
-                if let Ok(signal) = Signal::try_from(number) {
-                    self.pass_on(signal);
-                }
-            }
+            ToAgent::Signal { number } => Signal::try_from(number)
+                .into_iter()
+                .for_each(|signal| self.pass_on(signal)),
             ToAgent::End { grace_ms, finished } => {
                 self.finished |= finished;
                 if grace_ms == 0 {
@@ -543,6 +545,7 @@ impl Agent {
             ToAgent::Failures(news) => self.tell_survivors(&news)?,
             ToAgent::Ends { ranks } => self.work.know_ends(&ranks)?,
             ToAgent::NodeLost { node } => self.work.loses(node),
+            ToAgent::Trace { asked_ns } => self.send_new_traces(asked_ns)?,
             ToAgent::Beat { number } => self.guest.iter_mut().for_each(|guest| guest.answered(number)),
         }
         Ok(())
@@ -591,6 +594,7 @@ impl Agent {
             self.give_held(rank)?;
             statistics.push(self.work.statistics(rank)?);
         }
+        self.send_all_traces()?;
         let work = &mut self.work;
         if let Some(store) = work.store.take() {
             (0..size).for_each(|rank| store.end(rank));
@@ -604,6 +608,7 @@ impl Agent {
         };
         self.send(&ToDispatcher::Stopped { statistics, turns })?;
         self.control.flush_all();
+        self.await_farewell();
         self.stopped = true;
         Ok(())
     }

@@ -44,6 +44,7 @@ mod start_error;
 mod stats;
 mod survivors;
 mod suspend;
+mod tracing;
 mod transit;
 mod watch;
 mod watchers;
@@ -333,6 +334,7 @@ impl Dispatcher {
         });
         self.bus.ended(code, &statistics, Instant::now());
         self.end_metrics(code);
+        self.bus.end_trace();
         if let Some(codes) = self.exit_codes.take() {
             let ranks = self.pids.len();
             self.bus.tell(Event::ExitCodes { ranks, codes: &codes });
@@ -413,6 +415,7 @@ impl Dispatcher {
         self.mind_grace();
         self.inject_faults();
         self.checkpoint();
+        self.mind_trace();
         let lost = self.hear_agents(&ready.agents)?;
         self.mind_silent_ranks();
         // After all answers are read: the next event may take long to come.
@@ -561,6 +564,9 @@ impl Dispatcher {
         }
         if let Some(wait) = self.coming.as_ref().and_then(|coming| coming.launching.due()) {
             at_most(wait);
+        }
+        if let Some(wait) = self.trace_due(now) {
+            at_most(wait + Duration::from_millis(1));
         }
         if let Some(wait) = self.agents.due() {
             at_most(wait + Duration::from_millis(1));

@@ -22,11 +22,12 @@ use serde::{Deserialize, Serialize};
 use crate::counters::{Cost, Costs, Sizes};
 use crate::node_memory::EVENT_BYTES;
 use crate::replica::Offer;
+use crate::trace::Piece as TracePiece;
 use frames::frame;
 pub use frames::{FrameBuffer, FrameError, MAX_FRAME, Message, first_message};
 pub(crate) use frames::{from_json, json};
 pub use job::{
-    Addresses, Flush, Grouping, ImageFiles, Job, Program, Secret, Stdin, WantedProgram, appnums, protocol_number,
+    Addresses, Flush, Grouping, ImageFiles, Job, Program, Secret, Stdin, Trace, WantedProgram, appnums, protocol_number,
 };
 pub use link::{
     AGENT, Alike, Arrival, Errand, HELPER, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Limit, Piece,
@@ -270,8 +271,16 @@ pub enum ToAgent {
     Beat { number: u64 },
     /// The node leaves the job: its ranks end at once, and then the agent.
     Leave,
+    /// All that the agent has said has come, [`ToDispatcher::Stopped`] included: it may end. Only in a traced job: an end
+    /// with something unread resets the connection, and what was on its way is lost.
+    Farewell,
     /// An injected fault: everything on the node ends at once, as if its machine were lost.
     Fall,
+    /// Send what is new of the traces of ranks. Answered by [`ToDispatcher::TraceTime`], behind it.
+    Trace {
+        /// The dispatcher's CLOCK_MONOTONIC, in nanoseconds.
+        asked_ns: u64,
+    },
     /// Whether this life still has to repeat output of former lives, on each stream. Told after
     /// [`ToDispatcher::Began`] of every life but the first, and when it changes.
     Repeats { rank: usize, life: u64, output: [bool; 2] },
@@ -526,6 +535,14 @@ pub enum ToDispatcher {
         events: Vec<[u64; EVENT_BYTES / 8]>,
         stable: Vec<(u32, u64)>,
     },
+    /// A part of the trace of a rank on this node.
+    #[serde(skip)]
+    Traced(TracePiece),
+    /// Answers [`ToAgent::Trace`], with this node's CLOCK_MONOTONIC.
+    TraceTime {
+        asked_ns: u64,
+        own_ns: u64,
+    },
     /// All output of a rank that is not running has been sent.
     OutputEnd {
         rank: usize,
@@ -646,6 +663,7 @@ impl Message for ToDispatcher {
                 frame(out, 3, &[&(*rank as u32).to_le_bytes(), &life.to_le_bytes(), lines]);
             }
             ToDispatcher::InTransit { number, is_last, bytes } => in_transit(out, *number, *is_last, bytes),
+            ToDispatcher::Traced(piece) => frame(out, 5, &[&piece.head(), &piece.records]),
             other => json(out, other),
         }
     }
@@ -656,6 +674,7 @@ impl Message for ToDispatcher {
                 let (number, is_last, bytes) = of_transit(rest).ok_or_else(too_short)?;
                 Ok(ToDispatcher::InTransit { number, is_last, bytes })
             }
+            Some((5, rest)) => TracePiece::of(rest).map(ToDispatcher::Traced).ok_or_else(too_short),
             Some((1, rest)) => {
                 let (rank, life, rest) = of_life(rest).ok_or_else(too_short)?;
                 let (how, bytes) = rest.split_first().ok_or_else(too_short)?;
@@ -720,6 +739,12 @@ mod tests {
                 number: 2,
                 sleeps: true,
                 stood: std::time::Duration::from_nanos(1_000_000_001),
+            }),
+            ToDispatcher::Traced(TracePiece {
+                rank: 70000,
+                first: 1 << 40,
+                records: vec![0, 255],
+                ..TracePiece::default()
             }),
             ToDispatcher::Stopped {
                 statistics: vec![LifeStatistics::default()],

@@ -24,3 +24,4 @@ pub mod services;
 pub mod store;
 pub mod survivors;
 pub mod text;
+pub mod trace;

@@ -29,7 +29,7 @@ pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owne
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -136,6 +136,8 @@ pub mod header {
         /// How often failures and revocations have been told. It grows after their words in the controls of ranks, and
         /// before ranks are woken.
         Agent Memory NEWS_OF_FAILURES: u64 = SURVIVORS.at + 8;
+        /// Records that the ring of each rank has room for; 0: there are no rings ([`crate::trace`]).
+        Agent Memory TRACE_RECORDS: u64 = NEWS_OF_FAILURES.at + 8;
     }
 }
 
@@ -344,6 +346,8 @@ pub struct Layout {
     pub spills: bool,
     /// Determinants are piggybacked: an arena has room for what its rank knows.
     pub piggybacks: bool,
+    /// Records in the ring of each rank's trace; 0: the job is not traced.
+    pub trace_records: usize,
 }
 
 /// Offsets inside one arena. The owner writes; everyone reads.
@@ -374,6 +378,7 @@ pub struct Layout {
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only with such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// deeds         what this rank has made and removed in the file system: see [`deeds`]
+/// trace         the ring of what this rank does, if the job is traced: see [`crate::trace`]
 /// segments      log_segments × SEGMENT bytes
 /// ```
 ///
@@ -575,9 +580,13 @@ impl Layout {
     pub const fn deeds(&self) -> usize {
         self.knowledge(2)
     }
+    /// Offset of the ring of the trace in an arena, a multiple of a page.
+    pub const fn trace(&self) -> usize {
+        page_up(self.deeds() + deeds::BYTES)
+    }
     /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
-        block_up(self.deeds() + deeds::BYTES)
+        block_up(self.trace() + crate::trace::ring_bytes(self.trace_records))
     }
     /// Bytes from one arena to the next, a multiple of a [`BLOCK`].
     pub const fn arena_stride(&self) -> usize {
@@ -644,6 +653,7 @@ mod tests {
             log_segments,
             spills: true,
             piggybacks: true,
+            trace_records: 0,
         }
     }
 

@@ -75,6 +75,7 @@ fn check_reports(reports: &Reports) -> Result<(), String> {
         ("--stats-json", &reports.stats_json),
         ("--json-events", &reports.json_events),
         ("--metrics-file", &reports.metrics_file),
+        ("--trace", &reports.trace),
     ];
     for (at, (one, file)) in files.iter().enumerate() {
         if let Some((other, _)) = files[at + 1..]

@@ -443,6 +443,12 @@ table! {
     "--stats-json" "FILE" "" Everywhere
         "write that into this file as JSON"
         Job(|options, value| { options.output.reports.stats_json = Some(PathBuf::from(value)); Ok(()) });
+    "--trace" "FILE" "" Everywhere
+        "write a trace there that shows messages, waits, images, failures and replays (for ui.perfetto.dev)"
+        Job(|options, value| { options.output.reports.trace = Some(PathBuf::from(value)); Ok(()) });
+    "--trace-memory" "SIZE" "16M" RunOrEnvironment
+        "memory for the trace of each rank; the newest part of the trace is kept"
+        Job(|options, value| trace_memory(value).map(|bytes| options.output.trace_memory = bytes));
     "--metrics" "ADDR:PORT" "" Everywhere
         "answer there with metrics of the job (OpenMetrics, http://ADDR:PORT/metrics)"
         Job(|options, value| address(value).map(|address| options.output.reports.metrics = Some(address)));

@@ -13,6 +13,7 @@ use resurgo_runtime::dispatcher::{Launcher, Listeners, Order, Period, Reports};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_store::Described;
 use resurgo_wire::handshake::Server;
+use resurgo_wire::trace;
 
 use resurgo_runtime::binding::Unit;
 
@@ -186,6 +187,8 @@ pub struct Output {
     /// Print the exit code of every rank at the end.
     pub exit_codes: bool,
     pub reports: Reports,
+    /// Bytes for the trace of each rank, if there is one.
+    pub trace_memory: u64,
     /// Where browsers find the job's page.
     pub web: Option<SocketAddr>,
 }
@@ -392,6 +395,12 @@ impl Options {
     /// How many event loggers the job has.
     pub fn logger_count(&self) -> usize {
         if self.tolerate_node { self.loggers.count } else { 0 }
+    }
+
+    /// Records of each rank's trace; 0: the job has none.
+    pub fn trace_records(&self) -> usize {
+        let traced = self.output.reports.trace.as_ref();
+        traced.map_or(0, |_| trace::records(self.output.trace_memory))
     }
 
     /// The servers that the job has.

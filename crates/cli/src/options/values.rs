@@ -10,9 +10,10 @@ use resurgo_protocol::modes::{MESSAGES, Modes, NAMES, STRICT};
 use resurgo_protocol::placement::Parity;
 use resurgo_runtime::dispatcher::{Launcher, Period};
 use resurgo_runtime::pattern::Pattern;
-use resurgo_runtime::units::{parse_duration, parse_size};
+use resurgo_runtime::units::{parse_duration, parse_size, readable_size};
 use resurgo_store::Places;
 use resurgo_wire::node_memory::{CLOCK_SPREADS, MAX_LOG_SEGMENTS, MAX_RANKS, SEGMENT};
+use resurgo_wire::trace::{LEAST_MEMORY, MOST_MEMORY};
 
 use super::types::{Hosts, Images, Options, TimeLimit};
 use super::written::{Written, separate};
@@ -75,6 +76,18 @@ pub fn at_least_one(value: &str) -> Result<usize, String> {
     match number(value)? {
         0 => Err("must be at least 1".to_string()),
         count => Ok(count as usize),
+    }
+}
+
+/// Memory for a trace, in bytes.
+pub fn trace_memory(value: &str) -> Result<u64, String> {
+    match parse_size(value)? {
+        bytes if (LEAST_MEMORY..=MOST_MEMORY).contains(&bytes) => Ok(bytes),
+        _ => Err(format!(
+            "must be from {} to {}",
+            readable_size(LEAST_MEMORY),
+            readable_size(MOST_MEMORY)
+        )),
     }
 }
 

@@ -23,13 +23,19 @@ const CRATES: &[(&str, &[&str])] = &[
     ("parity", &["protocol"]),
     ("pmi", &[]),
     ("wire", &["protocol"]),
-    ("ft", &["protocol", "parity", "wire"]),
+    ("trace", &["wire"]),
+    ("preload", &[]),
+    ("ft", &["protocol", "parity", "wire", "preload"]),
+    ("pmpi", &["wire", "preload"]),
     ("image", &["wire"]),
     ("store", &["wire"]),
     ("sim", &["protocol", "wire"]),
     ("fabric", &["protocol", "wire", "image"]),
-    ("runtime", &["protocol", "parity", "pmi", "wire", "image", "store"]),
-    ("cli", &["protocol", "wire", "image", "store", "runtime"]),
+    (
+        "runtime",
+        &["protocol", "parity", "pmi", "wire", "trace", "image", "store"],
+    ),
+    ("cli", &["protocol", "wire", "trace", "image", "store", "runtime"]),
 ];
 
 /// Modules of the runtime that do not know others: a process of its own each.

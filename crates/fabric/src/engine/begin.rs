@@ -3,6 +3,7 @@
 use super::*;
 use crate::direct::{self, Direct};
 use crate::event_logger::{EventLogger, Found};
+use crate::trace;
 use resurgo_wire::node_memory::CutTable;
 
 /// The record behind the first `made` deliveries.
@@ -19,6 +20,7 @@ impl Engine {
     /// The life begins or goes on, and finds what it has to repeat.
     pub(super) fn begin(&mut self, from: From) {
         let began_ns = monotonic_ns();
+        let began = trace::now();
         self.peers.abandon_connections();
         self.node.find_servers();
         direct::begin_life(&self.node);
@@ -48,6 +50,7 @@ impl Engine {
         }
         self.pace.begin();
         self.life.enter_phase(&self.node);
+        self.trace_life(began);
     }
 
     /// The agent has emptied the node memory since the wave. After a wave that stopped all ranks the channels were

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::matching::Match;
+use crate::trace;
 
 impl Engine {
     /// Posts a receive, which takes a waiting message at once.
@@ -114,6 +115,10 @@ impl Engine {
             None => self.peers.taken[source] += 1,
         }
         self.meters.delivered(&self.node, entry.total);
+        let time = trace::now();
+        if time > 0 {
+            self.trace_delivery(time, source, entry);
+        }
         self.life.count(&self.node, self.meters.messages());
         if self.life.replaying {
             let protocol = self.life.protocol();

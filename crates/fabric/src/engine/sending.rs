@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::log;
+use crate::trace;
 
 /// How long a rank with a full log waits for images of others.
 const ROOM_PATIENCE_NS: u64 = 10_000_000_000;
@@ -62,10 +63,17 @@ impl Engine {
             return self.defer(destination, message, completion, inject);
         }
         let sending = self.number(destination);
+        let is_repeated = matches!(sending, Some(Sending::Redo { .. }));
+        // Its receiver may have it before this rank can note it.
+        let time = trace::moment();
         let fate = match self.peers.outgoing(&self.node, destination) {
             Outgoing::SharedLog(_) => self.put_into_log(destination, sending, message, inject),
             Outgoing::Memory => self.put_into_memory(destination, sending, message),
         };
+        if time > 0 {
+            let has_begun = !matches!(&fate, Fate::Waits(progress) if !progress.started);
+            self.trace_send(time, destination, &message, has_begun, is_repeated);
+        }
         match fate {
             Fate::Gone => self.calls.completions.extend(completion),
             Fate::Waits(progress) => self.outbox.queue(destination, message, progress, completion, inject),
@@ -279,6 +287,7 @@ impl Engine {
     fn defer(&mut self, destination: usize, message: Message, completion: Option<Completion>, inject: bool) -> bool {
         let deferred = self.outbox.defer(&self.node, destination, message, completion, inject);
         let Ok(now) = deferred else { return false };
+        self.trace_send(trace::moment(), destination, &message, false, false);
         self.calls.completions.extend(now);
         self.count_send(destination, message.total);
         true

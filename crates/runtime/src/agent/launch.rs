@@ -1,6 +1,6 @@
 //! An agent before it has a job, and what a job needs before its first process starts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -337,6 +337,7 @@ impl Work {
             recording: None,
             window: [OUTPUT_WINDOW; 2],
             turns: Turns::default(),
+            traced: BTreeMap::new(),
         })
     }
 }

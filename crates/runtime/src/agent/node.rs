@@ -12,6 +12,7 @@ use resurgo_wire::counters::{Costs, Sizes};
 use resurgo_wire::node_memory::{
     self as nm, Arena, Control, Field, Header, Layout, Lifetime, Text, Word, arena, control, header,
 };
+use resurgo_wire::trace::Clock;
 
 use crate::note::{Channel, Counts};
 
@@ -24,6 +25,20 @@ pub struct NodeMemory {
     pub(super) layout: Layout,
     /// See [`header::VALID_UNTIL`].
     valid_until: u64,
+    /// Of the traces of ranks.
+    pub(super) clock: Clock,
+}
+
+/// The clock for traces on this machine, if the job is traced.
+fn clock(is_on: bool) -> Clock {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = flags.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+    match is_on {
+        false => Clock::Off,
+        true if has("constant_tsc") && has("nonstop_tsc") => Clock::Ticks,
+        true => Clock::Nanoseconds,
+    }
 }
 
 impl NodeMemory {
@@ -37,6 +52,7 @@ impl NodeMemory {
             file,
             layout,
             valid_until: 0,
+            clock: clock(job.addresses.trace.is_on),
         };
         memory.write_header(job, ranks)?;
         Ok(memory)
@@ -50,8 +66,8 @@ impl NodeMemory {
         })
     }
 
-    /// Empties the memory while no rank runs, for `ranks` ranks. What counts for this run, and the ranks' deeds on
-    /// files, stay.
+    /// Empties the memory while no rank runs, for `ranks` ranks. What counts for this run, the ranks' deeds on files,
+    /// and their traces stay.
     pub fn reset(&self, job: &Job, ranks: usize) -> io::Result<()> {
         let mut kept = Vec::new();
         for rank in 0..ranks {
@@ -63,8 +79,7 @@ impl NodeMemory {
             }
             kept.push((self.layout.arena(rank) + self.layout.deeds(), self.deeds(rank)?));
         }
-        self.file.set_len(0)?;
-        self.file.set_len(self.layout.total() as u64)?;
+        self.empty(ranks)?;
         self.write_header(job, ranks)?;
         let mut kept = kept.iter().filter(|(_, bytes)| !bytes.is_empty());
         kept.try_for_each(|(at, bytes)| self.write(bytes, *at))
@@ -135,6 +150,7 @@ impl NodeMemory {
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
         self.set_header(header::SURVIVORS, job.survivors())?;
+        self.set_header(header::TRACE_RECORDS, layout.trace_records as u64)?;
         let words = job.services.iter().flat_map(|service| service.to_words());
         for (at, word) in words.enumerate() {
             self.set_header(header::SERVICES.item(at), word)?;
@@ -185,6 +201,7 @@ impl NodeMemory {
         if repeats {
             self.set_control(rank, control::PHASE, nm::PHASE_REPLAY)?;
         }
+        self.begin_trace(rank)?;
         if life > 1 {
             self.write_u32(self.layout.arena(rank) + self.layout.deeds() + nm::deeds::TEXT, 0)?;
         }
@@ -405,6 +422,8 @@ impl NodeMemory {
         let mut free = Vec::new();
         for rank in 0..ranks {
             let base = self.layout.arena(rank);
+            // The trace belongs to this run.
+            free.extend(self.ring(rank));
             let taken = self.arena(rank, arena::SLOTS_TAKEN)? as usize;
             let taken = taken.min(self.layout.log_segments);
             let mut serials = vec![0u8; taken * 8];
@@ -535,6 +554,10 @@ pub(super) mod tests {
                 place: 1 << 44,
                 stack_limit: 8 << 20,
                 legacy_layout: false,
+                trace: resurgo_wire::control::Trace {
+                    records: 64,
+                    is_on: true,
+                },
             },
             message_faults: Vec::new(),
             image_at_messages: Vec::new(),
@@ -580,6 +603,8 @@ pub(super) mod tests {
         memory.set_control(2, control::DELIVERIES, 99).unwrap();
         memory.set_control(2, control::SIZES.item(1).item(0), 99).unwrap();
         memory.set_control(2, control::COSTS.item(held), 99).unwrap();
+        let ring = memory.layout.arena(2) + memory.layout.trace();
+        memory.write_u64(ring, 5).unwrap();
         let former = memory.statistics(2, 0).unwrap();
         assert_eq!((former.deliveries, former.sends(), former.sizes[1]), (99, 99, [99, 0]));
         let deeds = memory.layout.arena(2) + memory.layout.deeds();
@@ -601,6 +626,7 @@ pub(super) mod tests {
         let emptied = memory.statistics(2, 0).unwrap();
         assert_eq!(emptied, expected, "also when all ranks return to a wave");
         assert_eq!(memory.control(2, control::INCARNATION).unwrap(), 0);
+        assert_eq!(memory.read_u64(ring).unwrap(), 5, "so is the trace");
         let noted = memory.deeds(2).unwrap();
         assert_eq!(
             (noted[0], noted[nm::deeds::NOTES + 8], memory.deeds(1).unwrap().len()),

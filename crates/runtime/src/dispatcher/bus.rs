@@ -5,10 +5,12 @@ mod json_lines;
 mod notices;
 mod recent;
 mod records;
+mod trace;
 mod words;
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use resurgo_wire::console::Loss;
@@ -22,6 +24,7 @@ use json_lines::JsonLines;
 pub use notices::Notices;
 use recent::Recent;
 use records::Records;
+use trace::Trace;
 use words::Words;
 pub use words::unusable_image;
 
@@ -42,6 +45,8 @@ pub struct Wanted {
     pub notices: Option<Notices>,
     /// The journal of the system, or why there is none.
     pub journal: Option<io::Result<Journal>>,
+    /// A trace, into this file.
+    pub trace: Option<(PathBuf, File)>,
 }
 
 /// Hands events to all sinks.
@@ -54,6 +59,7 @@ pub struct Bus {
     recent: Recent,
     notices: Option<Notices>,
     journal: Option<Journal>,
+    trace: Option<Trace>,
     table: bool,
     figures: Option<File>,
 }
@@ -65,6 +71,11 @@ impl Bus {
             Ok(journal) => (journal, None),
             Err(error) => (None, Some(error)),
         };
+        let trace = wanted.trace.map(|file| Trace::begin(file, start)).transpose();
+        let (trace, untraced) = match trace {
+            Ok(trace) => (trace, None),
+            Err(error) => (None, Some(error)),
+        };
         let mut bus = Bus {
             start,
             stats: Stats::new(size, start),
@@ -74,12 +85,16 @@ impl Bus {
             recent: Recent::new(start),
             notices: wanted.notices,
             journal,
+            trace,
             table: wanted.table,
             figures: wanted.figures,
         };
         if let Some(error) = none {
             let reason = format!("{}: {error}", journal::SOCKET);
             bus.tell_at(Event::NoJournal { reason: &reason }, start);
+        }
+        if let Some(error) = untraced {
+            bus.error(&format!("there will be no trace: a thread cannot be started: {error}"));
         }
         bus
     }
@@ -94,7 +109,7 @@ impl Bus {
     }
 
     fn tell_at(&mut self, event: Event, now: Instant) {
-        let sinks: [&mut dyn Sink; 7] = [
+        let sinks: [&mut dyn Sink; 8] = [
             &mut self.stats,
             &mut self.words,
             &mut self.json,
@@ -102,6 +117,7 @@ impl Bus {
             &mut self.recent,
             &mut self.notices,
             &mut self.journal,
+            &mut self.trace,
         ];
         for sink in sinks {
             sink.take(&event, now);
@@ -208,6 +224,22 @@ impl Bus {
     /// All measurements so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// The trace, if there is one.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    pub fn trace_mut(&mut self) -> Option<&mut Trace> {
+        self.trace.as_mut()
+    }
+
+    /// Nothing more happens: writes the rest of the trace.
+    pub fn end_trace(&mut self) {
+        if let Some(Err(why)) = self.trace.take().map(Trace::end) {
+            self.error(&why);
+        }
     }
 
     /// The process that runs the command for news.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use resurgo_protocol::Fact;
 use resurgo_protocol::membership::Death;
 use resurgo_protocol::policy::Decision;
-use resurgo_wire::control::{Ended, ToDispatcher};
+use resurgo_wire::control::{Ended, ToAgent, ToDispatcher};
 use resurgo_wire::node_memory::EXIT_REPORT;
 
 use super::ends::{self, reason};
@@ -39,6 +39,7 @@ impl Dispatcher {
             | To::AtImage { .. }
             | To::Deliveries { .. }
             | To::StdinWanted { .. } => self.keep_books(message),
+            To::Traced(_) | To::TraceTime { .. } => self.heard_of_trace(node, message),
             To::WaveInFiles { .. } | To::Recorded { .. } | To::NotRecorded { .. } => self.heard_of_record(message),
             To::State { wave, ranks } => self.state_told(node, wave, ranks),
             To::Flushed {
@@ -63,9 +64,13 @@ impl Dispatcher {
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
             To::NotSuspended { reason } => self.not_suspended(&reason),
             To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => {
+                self.agents.tell_one(node, &ToAgent::Farewell);
                 self.node_lost(node, Death::Ended);
             }
             To::Stopped { statistics, turns } => {
+                if self.bus.trace().is_some() {
+                    self.agents.tell_one(node, &ToAgent::Farewell);
+                }
                 if self.agents.has_stopped(node, statistics, turns) {
                     self.gather_statistics();
                 }

@@ -18,4 +18,6 @@ pub struct Reports {
     pub notify: Option<OsString>,
     /// The journal of the system gets what fails and recovers, and the end.
     pub journal: bool,
+    /// A trace goes into this file, in the format of Perfetto.
+    pub trace: Option<PathBuf>,
 }

@@ -301,6 +301,7 @@ fn wanted(settings: &Settings, start: Instant) -> Result<Wanted, StartError> {
             None => None,
         },
         journal: reports.journal.then(|| Journal::open(start)),
+        trace: create(&reports.trace, "--trace")?.and_then(|file| Some((reports.trace.clone()?, file))),
     })
 }
 

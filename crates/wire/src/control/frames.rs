@@ -3,12 +3,13 @@
 //! ```text
 //! u32   bytes that follow, little-endian
 //! u8    kind: 0 JSON, 1 output of a rank, 2 standard input for rank 0, 3 lines of PMI from or to a rank,
-//!       4 messages in transit
+//!       4 messages in transit, 5 a part of the trace of a rank
 //! …     kind 0: the message
 //!       kind 1: u32 rank, u64 life, u8 stream and 2 if it is counted as repeated, bytes
 //!       kind 2: u64 life, bytes
 //!       kind 3: u32 rank, u64 life, lines
 //!       kind 4: u64 number of the wave, u8 1 for the last piece, bytes
+//!       kind 5: as [`crate::trace::Piece::head`] has it, records
 //! ```
 //!
 //! The program's own streams are outside of the JSON, as they are most of the bytes.

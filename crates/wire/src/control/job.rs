@@ -169,6 +169,17 @@ pub struct Addresses {
     /// the kernel places a program's memory, so a job that goes on keeps them.
     pub stack_limit: u64,
     pub legacy_layout: bool,
+    #[serde(default)]
+    pub trace: Trace,
+}
+
+/// The rings of traces in the node memory ([`crate::trace`]). A job that goes on keeps their size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Trace {
+    /// Of each ring; 0: there are none.
+    pub records: usize,
+    /// This run of the job is traced.
+    pub is_on: bool,
 }
 
 fn yes() -> bool {
@@ -222,6 +233,7 @@ impl Job {
             log_segments: self.log_segments,
             spills: self.spill_directory.is_some(),
             piggybacks: self.piggybacks(),
+            trace_records: self.addresses.trace.records,
         }
     }
 

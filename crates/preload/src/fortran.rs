@@ -4,17 +4,14 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-use crate::mpi::file_name;
+use crate::library::file_name;
 
 /// Files with these names are MPICH's, and Debian's.
 const LIBRARIES: [&str; 2] = ["libmpifort.so", "libmpichfort.so"];
 
-/// Runs when the process has loaded its libraries, before any function of MPI.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static BEGIN: extern "C" fn() = begin;
-
-extern "C" fn begin() {
+/// Calls from MPICH's Fortran library go to the functions that the program sees by their first names. Call it when the
+/// process has loaded its libraries, before any function of MPI.
+pub extern "C" fn redirect() {
     // SAFETY: the callback keeps nothing of what it gets.
     unsafe { libc::dl_iterate_phdr(Some(look), null_mut()) };
 }
