@@ -22,6 +22,14 @@ def test_programs_see_modes_states_and_failures(jobs, program, messages):
     assert sorted(result.text.splitlines()) == [f"right {rank}" for rank in (0, 2, 3, 4)], result.describe()
 
 
+@pytest.mark.parametrize("mode", ["shrink", "blank", "rebuild"])
+def test_nobody_waits_for_a_rank_that_rebuilds(jobs, program, mode):
+    """Messages go on after a failure, but a rank that rebuilds sends nothing before all others do so, too."""
+    result = run(jobs, f"{mode},cont", 5, *program("ftmpi_waits"))
+    assert result.code == 0, result.describe()
+    assert "WRONG" not in result.text and result.text.count("right") == 4 + (mode == "rebuild"), result.describe()
+
+
 def test_a_gap_is_no_rank(jobs, program):
     result = run(jobs, "blank", 6, *program("ftmpi_gaps"))
     assert result.code == 0, result.describe()

@@ -43,6 +43,13 @@ static void before_rebuilding(int cont, MPI_Comm odd)
     CHECK(got == last && status.MPI_SOURCE == last);
     if (rank % 2 == 0)
         CHECK(all_of(odd) >= 0);
+    /* Nobody rebuilds before all have come here. Who does so ends what others still wait for in the second round. */
+    for (int round = 0; round < 2; round++) {
+        for (int to = 0; to < size; to++)
+            CHECK(to == 1 || to == rank || !MPI_Send(&rank, 1, MPI_INT, to, 1, MPI_COMM_WORLD) || round);
+        for (int from = 0; from < size; from++)
+            CHECK(from == 1 || from == rank || !MPI_Recv(&got, 1, MPI_INT, from, 1, MPI_COMM_WORLD, &status) || round);
+    }
 }
 
 static void after_rebuilding(int cont, MPI_Comm odd)

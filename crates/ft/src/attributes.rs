@@ -65,11 +65,15 @@ fn value(known: &mut Known, key: c_int) -> Option<*mut c_void> {
         }
         PROC_STATES => {
             let joining = &known.ftmpi.as_ref()?.joining;
-            let states = known.places_of().iter().map(|member| match provider::failure(*member) {
+            let has_gap = |at: usize| known.gaps.as_ref().is_some_and(|gaps| gaps.live[at].is_none());
+            let members = known.places_of().iter().enumerate();
+            let states = members.map(|(at, member)| match provider::failure(*member) {
                 _ if joining.contains(member) => match state(known) {
                     State::Failed => PROC_UNAVAILABLE,
                     _ => PROC_JOINING,
                 },
+                // It had finished when the others rebuilt.
+                0 if has_gap(at) => PROC_UNAVAILABLE,
                 0 => PROC_OK,
                 _ => PROC_FAILED,
             });

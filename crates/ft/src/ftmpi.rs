@@ -7,7 +7,7 @@ use resurgo_protocol::survivors::Verdict;
 
 use crate::agreements::{agreed, survivors_of};
 use crate::errors::{raise, ranks_told};
-use crate::layer;
+use crate::layer::{self, Known};
 use crate::making::{make_and_tell, making};
 use crate::mpi::{self, COMM_NULL, COMM_WORLD, Comm, ERR_COMM, ERR_OTHER, Group, SUCCESS, pmpi};
 use crate::provider::{self, From};
@@ -27,6 +27,7 @@ pub fn rebuilds(comm: Comm) -> bool {
 /// rebuilt communicator itself.
 pub fn rebuild(mut comm: Comm, new: &mut Comm, call: Option<&dyn Fn(Comm, *mut Comm) -> c_int>) -> c_int {
     let is_filled = rebuilding::is_filled(comm);
+    end_messages(comm);
     if is_filled && mpi::handle(comm) == COMM_WORLD {
         return fill(new, call);
     }
@@ -58,6 +59,19 @@ pub fn rebuild(mut comm: Comm, new: &mut Comm, call: Option<&dyn Fn(Comm, *mut C
             (false, _) => {}
         }
     }
+}
+
+/// This rank goes to rebuild `comm`, and sends nothing before all others come there. So where messages go on after a
+/// failure, they end now: on `comm`, and on those of some of its members.
+fn end_messages(comm: Comm) {
+    let Some(members) = layer::with(comm, |known| known.members.clone()) else {
+        return;
+    };
+    let waits = |known: &&mut Known| {
+        let goes_on = known.ftmpi.as_ref().is_some_and(|ftmpi| !ftmpi.stops());
+        goes_on && known.everyone().count() > 1 && known.everyone().all(|rank| members.contains(&rank))
+    };
+    layer::with_all(|comms| comms.values_mut().filter(waits).for_each(Known::revoke));
 }
 
 /// New processes come to MPI_COMM_WORLD, which `new` is, or is made from by `call`. They take part in the call.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_protocol::modes::Becomes;
-use resurgo_protocol::survivors::Verdict;
+use resurgo_protocol::survivors::{Said, Verdict};
 use resurgo_wire::survivors::{PROBE_TAG, key};
 
 use crate::mpi::{
@@ -68,6 +68,17 @@ impl Known {
         let is_told = self.context != provider::NO_CONTEXT && provider::is_revoked(self.key);
         self.is_revoked = self.is_revoked || is_over || is_told;
         self.is_revoked
+    }
+
+    /// No call on it can end well any more, at any member.
+    pub fn revoke(&mut self) {
+        if !self.is_revoked() {
+            self.is_revoked = true;
+            provider::say(&Said::Revokes {
+                key: self.key,
+                members: self.everyone().filter(|rank| *rank != u32::MAX).collect(),
+            });
+        }
     }
 
     /// Ranks without which it is not whole.

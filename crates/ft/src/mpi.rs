@@ -1,10 +1,7 @@
 //! MPI as this library calls it: MPICH's types and numbers, and its functions by their other names.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
-
-use resurgo_preload::library::in_library;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// An argument of MPI: a number or a pointer. Each has a register, or eight bytes, of its own.
 pub type Word = usize;
@@ -75,49 +72,6 @@ pub unsafe fn place(status: *mut Status, own: &mut Status) -> &mut Status {
     }
 }
 
-/// A function of MPI, found when it is first called.
-pub struct Function {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Function {
-    pub const fn new(name: &'static CStr) -> Function {
-        Function {
-            name,
-            found: AtomicPtr::new(null_mut()),
-        }
-    }
-
-    #[inline]
-    pub fn get(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Relaxed);
-        if found.is_null() { self.find() } else { found }
-    }
-
-    #[cold]
-    fn find(&self) -> *mut c_void {
-        // SAFETY: looks up a name. Python loads MPI for itself alone, so it may be in no global scope.
-        let found = unsafe {
-            let global = libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr());
-            if global.is_null() {
-                in_library("libmpi", self.name)
-            } else {
-                global
-            }
-        };
-        if found.is_null() {
-            eprintln!(
-                "resurgo: libresurgo-ft.so found no {} in this process: the program must use MPICH 5",
-                self.name.to_string_lossy()
-            );
-            std::process::abort();
-        }
-        self.found.store(found, Ordering::Relaxed);
-        found
-    }
-}
-
 /// What MPI_COMM_WORLD means now, to MPI.
 static WORLD: AtomicI32 = AtomicI32::new(COMM_WORLD.0);
 
@@ -161,7 +115,7 @@ impl<T> Passed for *mut T {}
 /// `pmpi!(MPI_Wait(request => *mut Request, status => *mut Status))` calls MPI's function by its other name, PMPI_Wait.
 macro_rules! pmpi {
     ($name:ident($($value:expr => $type:ty),* $(,)?)) => {{
-        static FUNCTION: $crate::mpi::Function = $crate::mpi::Function::new(
+        static FUNCTION: resurgo_preload::library::Function = resurgo_preload::library::Function::new(
             match std::ffi::CStr::from_bytes_with_nul(concat!("P", stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no zero inside"),
@@ -169,7 +123,8 @@ macro_rules! pmpi {
         );
         // SAFETY: MPI's function of this name has these parameters.
         unsafe {
-            let function: unsafe extern "C" fn($($type),*) -> std::ffi::c_int = std::mem::transmute(FUNCTION.get());
+            let function = FUNCTION.of_mpi("libresurgo-ft.so", "the program must use MPICH 5");
+            let function: unsafe extern "C" fn($($type),*) -> std::ffi::c_int = std::mem::transmute(function);
             function($(<$type as $crate::mpi::Passed>::passed($value)),*)
         }
     }};

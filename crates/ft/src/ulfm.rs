@@ -3,8 +3,6 @@
 
 use std::ffi::c_int;
 
-use resurgo_protocol::survivors::Said;
-
 use crate::agreements;
 use crate::errors::raise;
 use crate::layer::{self, Known};
@@ -31,17 +29,10 @@ fn refuse(comm: Comm) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn MPIX_Comm_revoke(comm: Comm) -> c_int {
-    let Some(mut known) = known(comm) else {
-        return refuse(comm);
-    };
-    if !known.is_revoked() {
-        layer::with(comm, |known| known.is_revoked = true);
-        provider::say(&Said::Revokes {
-            key: known.key,
-            members: known.everyone().filter(|rank| *rank != u32::MAX).collect(),
-        });
+    match layer::with(comm, Known::revoke) {
+        Some(()) => SUCCESS,
+        None => refuse(comm),
     }
-    SUCCESS
 }
 
 #[unsafe(no_mangle)]

@@ -4,11 +4,10 @@
 //! MPI itself, or `libresurgo-ft.so`. Before and after that it tells the provider, which writes the record.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use resurgo_preload::library::in_library;
+use resurgo_preload::library::Function;
 use resurgo_wire::trace::call_number;
 
 /// Runs when the process has loaded its libraries, before any function of MPI.
@@ -16,62 +15,8 @@ use resurgo_wire::trace::call_number;
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = resurgo_preload::fortran::redirect;
 
-/// A function of another library, once it was found.
-struct Function {
-    name: &'static CStr,
-    found: AtomicPtr<c_void>,
-}
-
-impl Function {
-    const fn new(name: &'static CStr) -> Function {
-        Function {
-            name,
-            found: AtomicPtr::new(null_mut()),
-        }
-    }
-
-    /// The next function of MPI by this name.
-    #[inline]
-    fn next(&self) -> *mut c_void {
-        let found = self.found.load(Ordering::Relaxed);
-        if found.is_null() { self.find_next() } else { found }
-    }
-
-    #[cold]
-    fn find_next(&self) -> *mut c_void {
-        // SAFETY: looks up a name. Python loads MPI for itself alone, so it may be in no global scope.
-        let found = unsafe {
-            let next = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
-            if next.is_null() {
-                in_library("libmpi", self.name)
-            } else {
-                next
-            }
-        };
-        if found.is_null() {
-            eprintln!(
-                "resurgo: libresurgo-pmpi.so found no {} in this process: run the program without --trace",
-                self.name.to_string_lossy()
-            );
-            std::process::abort();
-        }
-        self.found.store(found, Ordering::Relaxed);
-        found
-    }
-
-    /// The provider's function by this name, if it was found.
-    #[inline]
-    fn known(&self) -> Option<*mut c_void> {
-        let found = self.found.load(Ordering::Relaxed);
-        (!found.is_null()).then_some(found)
-    }
-
-    fn find_in_provider(&self) {
-        // SAFETY: MPI never unloads a provider.
-        let found = unsafe { in_library("libresurgo", self.name) };
-        self.found.store(found, Ordering::Relaxed);
-    }
-}
+/// How the file's name of the provider begins. MPI never unloads it.
+const PROVIDER: &str = "libresurgo";
 
 static BEGINS: Function = Function::new(c"resurgo_trace_call_begins");
 static ENDS: Function = Function::new(c"resurgo_trace_call_ends");
@@ -126,8 +71,8 @@ fn traced(call: u16, makes: impl FnOnce() -> c_int) -> c_int {
     }
     let answer = makes();
     if OPENS.contains(&call) && ENDS.known().is_none() {
-        BEGINS.find_in_provider();
-        ENDS.find_in_provider();
+        BEGINS.find_in(PROVIDER);
+        ENDS.find_in(PROVIDER);
     }
     if let Some(ends) = ENDS.known() {
         // SAFETY: as above.
@@ -165,7 +110,8 @@ macro_rules! function {
             traced(CALL, || {
                 // SAFETY: MPI's function of this name takes as many words.
                 unsafe {
-                    let next: extern "C" fn($(word!($argument)),*) -> c_int = std::mem::transmute(NEXT.next());
+                    let next = NEXT.of_mpi("libresurgo-pmpi.so", "run the program without --trace");
+                    let next: extern "C" fn($(word!($argument)),*) -> c_int = std::mem::transmute(next);
                     next($($argument),*)
                 }
             })

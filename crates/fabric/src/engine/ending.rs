@@ -25,15 +25,23 @@ impl Engine {
             .filter(has_failed)
             .collect();
         for rank in fresh {
-            // What it has sent comes first. It runs no more: nothing is added.
-            self.peers.incoming(&self.node, rank);
-            while self.has_entry(rank) {
-                self.deliver(rank);
-            }
+            // It runs no more: nothing is added.
+            self.take_what_came(rank);
             self.failures.failed[rank] = true;
             self.bury(rank);
         }
+        if survivors::with(|known| hear_of_revoked(&self.node, known)) {
+            (0..self.node.ranks()).for_each(|rank| self.take_what_came(rank));
+        }
         self.end_receives();
+    }
+
+    /// What the rank has sent so far comes first.
+    fn take_what_came(&mut self, rank: usize) {
+        self.peers.incoming(&self.node, rank);
+        while self.has_entry(rank) {
+            self.deliver(rank);
+        }
     }
 
     /// Ends what waits for the dead rank: half a message from it, messages to it, remote reads and writes.
@@ -65,7 +73,6 @@ impl Engine {
         let mut ended = Vec::new();
         survivors::with(|known| {
             let failures = &self.failures;
-            hear_of_revoked(&self.node, known);
             ended = self
                 .calls
                 .matching
@@ -180,12 +187,7 @@ impl Engine {
     /// Drops all messages so far of merges with these contexts.
     #[cold]
     fn drop_merges(&mut self, contexts: &HashSet<u32>) {
-        for rank in 0..self.node.ranks() {
-            self.peers.incoming(&self.node, rank);
-            while self.has_entry(rank) {
-                self.deliver(rank);
-            }
-        }
+        (0..self.node.ranks()).for_each(|rank| self.take_what_came(rank));
         self.calls.matching.drop_unexpected(|message| {
             let place = Place::of(message.envelope.tag);
             place.is_of_merge && contexts.contains(&place.context)

@@ -33,14 +33,16 @@ pub fn are_news(node: &Node, heard: u64) -> bool {
     node.survives && news(node) != heard
 }
 
-/// Remembers communicators that are revoked.
-pub fn hear_of_revoked(node: &Node, known: &mut Known) {
+/// Remembers communicators that are revoked. True: there are new ones.
+pub fn hear_of_revoked(node: &Node, known: &mut Known) -> bool {
+    let before = known.revoked.len();
     for place in 0..REVOCATIONS {
         let word = node.control(node.rank, control::CLOSED.item(place));
         known
             .revoked
             .extend(Some(word.load(Ordering::Acquire)).filter(|key| *key != 0));
     }
+    known.revoked.len() > before
 }
 
 fn have_failed(failures: &Failures, ranks: &[u32]) -> bool {

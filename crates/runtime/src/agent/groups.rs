@@ -19,9 +19,7 @@ const FORCED: Duration = Duration::from_millis(100);
 impl Rank {
     /// Makes the running process see whose turn it is, and send what it has deferred or held.
     pub(super) fn notice(&self, turn: Turn) -> io::Result<()> {
-        let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let (life, socket) = self.life_with_images().ok_or(io::ErrorKind::Unsupported)?;
         let request = Datagram::new(Kind::Notice, turn.word(), 0, 0);
         resurgo_image::ask(life.pid.as_raw(), socket, request, &[])
     }

@@ -221,6 +221,11 @@ impl Images {
 }
 
 impl Rank {
+    /// Its life and the socket to the library for images in it, if there are both.
+    pub(super) fn life_with_images(&self) -> Option<(&Life, &Socket)> {
+        self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?)))
+    }
+
     /// Asks the running process for image `number`; `how`: bits of [`Kind::Checkpoint`]; `former`: the file that the image may
     /// be written over without a snapshot; `oldest`: the slot of the oldest image.
     pub(super) fn ask_for_image(
@@ -230,9 +235,7 @@ impl Rank {
         former: Option<File>,
         oldest: Option<usize>,
     ) -> io::Result<()> {
-        let Some((life, socket)) = self.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
+        let (life, socket) = self.life_with_images().ok_or(io::ErrorKind::Unsupported)?;
         let slot = self.images.free_slot(oldest);
         let request = Datagram::new(Kind::Checkpoint, number, slot as u64, how);
         let beside: Vec<_> = former.iter().map(File::as_fd).collect();
@@ -393,7 +396,7 @@ impl Agent {
         self.work.find_program(rank)?;
         let oldest = self.work.memory.oldest_image(rank)?;
         let this = &mut self.work.ranks[rank];
-        let Some((life, socket)) = this.life.as_ref().and_then(|life| Some((life, life.image.as_ref()?))) else {
+        let Some((life, socket)) = this.life_with_images() else {
             return Ok(());
         };
         if this.images.noting.is_some() {
