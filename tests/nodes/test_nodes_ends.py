@@ -16,7 +16,7 @@ from survival import agent_of, began_from_images, every
 
 THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
 
-waves = pytest.mark.parametrize("protocol", ["blocking", "group"])
+waves = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
 
 
 def start(jobs, protocol, command, period="100ms"):
@@ -71,7 +71,7 @@ def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     assert len(began_from_images(result)) >= 2 and all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["blocking", slow("group")])
+@pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
 def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     """All begin again, because there was no wave. Its node is lost, so it does so on another one."""
     command, go, calm = leaving(jobs)
@@ -113,7 +113,7 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
 
 @pytest.mark.parametrize("how", ["suspended", "interrupted"])
 @pytest.mark.parametrize("loses", [False, True])
-@pytest.mark.parametrize("protocol", ["blocking", slow("group")])
+@pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
 def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
     """A rank that had finished has, whether its node was there at the end or not."""
     command, go, calm = leaving(jobs)
@@ -135,3 +135,49 @@ def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
     result = chain.end()
     assert lives_of_the_end(result) == [], result.describe()
     assert by_rank(chain.out) == by_rank(calm().out)
+
+
+MUCH_AFTER_AN_END = """
+import os, sys, time, zlib
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+data, total = bytearray(1 << 20), 0
+for number in range(400 if world.rank < 2 else 4):
+    data[number] = number % 251
+    if number in (4, 300):
+        while world.rank == 0 and not os.path.exists(sys.argv[1] + str(number)):
+            time.sleep(0.01)
+    if world.rank == 0 and number < 4:
+        world.send(bytes(data), dest=2)
+    if world.rank == 0:
+        world.send(bytes(data), dest=1)
+    else:
+        total = zlib.crc32(world.recv(source=0), total)
+    if world.rank == 1 and number % 4 == 0:
+        world.send(number, dest=0)
+    if world.rank == 0 and number % 4 == 0:
+        total += world.recv(source=1)
+print("rank", world.rank, total)
+"""
+
+
+@pytest.mark.parametrize("loses", ["a rank", slow("its node"), "their node"])
+def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
+    """Under auto there are no waves then. So the others take images alone when a log is full."""
+    go = jobs.directory / "go"
+    command = [harness.PYTHON, "-c", MUCH_AFTER_AN_END, go]
+    job = jobs.start(3, *command, options=[*MANY, *THREE, "--log-memory", "64M"], protocol="auto")
+    job.reach_event("finished", rank=2)
+    Path(f"{go}4").touch()
+    job.reach_event("waves_given_up", rank=2)
+    job.reach_another("checkpointed", rank=1)
+    if loses == "a rank":
+        job.strike([1])
+    elif loses == "its node":
+        lose_node_of_the_end(job)
+    else:
+        os.kill(int(agent_of(job, 1)), signal.SIGKILL)
+        job.reach_event("node_lost")
+    Path(f"{go}300").touch()
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(jobs.calm(3, *command).out)

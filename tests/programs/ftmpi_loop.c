@@ -238,14 +238,16 @@ int main(int count, char **words)
         fail("begin", code, parent);
     for (int at = 0; at < size; at++)
         alive[at] = 1;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (!is_new) {
-        MPI_Barrier(MPI_COMM_WORLD); /* nobody dies before all have come here */
+        MPI_Barrier(MPI_COMM_WORLD); /* nobody dies before all have come here, but while some are still in it */
         srand(atoi(words[1]));
     }
     int steps = atoi(words[2]), kills = atoi(words[3]), most = atoi(words[4]), lowest = atoi(words[5]);
     int jumps = !strcmp(words[6], "jump"), dies[MOST] = {0};
     MPI_Comm_create_errhandler(handle, &handler);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, jumps ? handler : MPI_ERRORS_RETURN);
+    if (jumps)
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
     if (!is_new) {
         int saved = 1 + rand() % (size - 1);
         dies[saved] = 1;

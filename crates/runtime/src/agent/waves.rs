@@ -141,6 +141,11 @@ impl Work {
             self.memory
                 .put_in_transit(transit, |rank| self.is_here(rank) || self.is_on_lost_node(rank))?;
         }
+        if let Some(net) = &self.net {
+            // A rank that has finished rings no more.
+            let here = (0..self.ranks.len()).filter(|rank| self.is_here(*rank));
+            here.for_each(|rank| net.has_logs(rank as u32));
+        }
         if self.job.nodes.is_some() {
             // The dispatcher has it.
             self.waves.transit.clear();

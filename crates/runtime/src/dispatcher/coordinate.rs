@@ -37,7 +37,7 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
         // Nothing of an end lies in places. Of several nodes others have what was sent, where waves leave nothing in logs.
-        ends_count: !(nodes && (job.protocol.logs() || job.protocol.waves() == Waves::Passing))
+        ends_count: !(nodes && job.protocol.logs())
             && job.image_files.places.is_empty()
             && matches!(
                 job.protocol.waves(),

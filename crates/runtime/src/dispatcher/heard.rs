@@ -273,6 +273,7 @@ impl Dispatcher {
             } => {
                 self.bus.tell(Event::LogFills { rank });
                 self.images.scarce = (0..self.pids.len()).collect();
+                self.mind_full_log();
                 self.want_images(None);
             }
             ToDispatcher::LogGrows { bytes, .. } => self.checkpoints.logs_have_grown(bytes, self.start.elapsed()),

@@ -309,13 +309,28 @@ impl Dispatcher {
         let is_scarce = self.images.scarce.remove(&rank);
         let is_hopeless = refused.lasts || is_scarce && lasts == Lasts::ForGood;
         if is_hopeless && !self.together && self.coordinator.protocol().without_waves().is_some() {
-            // One rank must not keep all others without images.
-            self.only_logs(&why);
-            self.images.refusals.ended_waves = Some(rank);
-            let nodes = self.plan.is_some();
-            self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
+            self.give_up_waves(rank, reason);
         } else if is_hopeless && is_scarce {
             self.let_logs_go(rank, reason);
+        }
+    }
+
+    /// One rank must not keep all others without images.
+    fn give_up_waves(&mut self, rank: usize, reason: &str) {
+        self.only_logs(&format!("rank {rank}: {reason}"));
+        self.images.refusals.ended_waves = Some(rank);
+        let nodes = self.plan.is_some();
+        self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
+    }
+
+    /// A log is full. If waves ended with a rank, the others take images alone, for which logs can forget.
+    pub(super) fn mind_full_log(&mut self) {
+        let finished = (0..self.pids.len()).find(|rank| self.policy.has_finished(*rank));
+        let Some(rank) = finished.filter(|rank| self.has_waves() && !self.ends_count() && !self.returns(*rank)) else {
+            return;
+        };
+        if !self.together && self.coordinator.protocol().without_waves().is_some() {
+            self.give_up_waves(rank, "it has finished");
         }
     }
 
