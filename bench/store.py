@@ -58,6 +58,11 @@ def write(path, mib, kinds=3):
                     file.write(bytes(BLOCK))
 
 
+# Half of 1 Gbit/s, in MB/s, as the user can bound copies. (Emulated links do not tell their speed.)
+PACE = 60
+PACED = f"peers:1;rate={PACE * 10**6}"
+
+
 def inside(space, *command):
     """A command, in a network namespace if one is named."""
     return [str(word) for word in (*(("ip", "netns", "exec", space) if space else ()), *command)]
@@ -257,24 +262,29 @@ def across_nodes(section, scratch, quick):
             # By design they leave half of the network to the program.
             section.figure(f"images to a partner, link {shown}", "≤ 200 MB/s, ≤ 0.6 ×", f"{number(speed)} MB/s, {number(speed / median(plain))} ×",
                            speed <= 220 and (not rate or speed <= 0.65 * median(plain)))
-            contenders = [job(nodes), job(nodes, "--checkpoint-every", "1s")]
-            waves = []
+            images = ("--checkpoint-every", "1s")
+            paced = [(job(nodes, *images, "--store", PACED), PACE)] if rate else []
+            with_images = [(job(nodes, *images), speed), *paced]
+            waves = {}
 
             def timed(contender, program=program, waves=waves):
                 seconds, count, others = finished(contender, program)
-                waves.append(count)
+                waves[contender.name] = max(count, waves.get(contender.name, 0))
                 return seconds, others
 
-            times = rounds.go(contenders, repetitions, timed)
-            base, slowed = (median(times[contender.name]) for contender in contenders)
-            share = max(waves) * size * 1.048576 / max(speed, 1e-9) / slowed
-            loss, share = 100 * (slowed / base - 1), min(1.0, share)
-            losses.append([shown, spread(times[contenders[0].name]), spread(times[contenders[1].name]), max(waves), f"{loss:+.1f} %",
-                           f"{share:.0%}", f"{loss / share:+.1f} %" if share else "–"])
+            plain_job = job(nodes)
+            times = rounds.go([plain_job, *(contender for contender, _ in with_images)], repetitions, timed)
+            base = median(times[plain_job.name])
+            for contender, pace in with_images:
+                slowed, count = median(times[contender.name]), waves[contender.name]
+                share = count * size * 1.048576 / max(pace, 1e-9) / slowed
+                loss, share = 100 * (slowed / base - 1), min(1.0, share)
+                losses.append([shown, contender.name.removeprefix("--checkpoint-every 1s").strip() or "their own", spread(times[plain_job.name]),
+                               spread(times[contender.name]), count, f"{loss:+.1f} %", f"{share:.0%}", f"{loss / share:+.1f} %" if share else "–"])
     section.text(f"Between two nodes, {mib} MiB of noise to places, images of {size} MiB to a partner.")
     section.table(["link", "to", "MB/s", "of TCP", "memory of the sender, MiB"], rows)
     section.text(f"A program with {size} MiB a rank, all of it written to meanwhile, with an image of each rank on the other node each second.")
-    section.table(["link", "without images, s", "with, s", "waves", "loss", "images travel for", "loss while they travel"], losses)
+    section.table(["link", "pace", "without images, s", "with, s", "waves", "loss", "images travel for", "loss while they travel"], losses)
     section.note = rounds.note()
 
 

@@ -20,6 +20,15 @@ def test_same_answer_as_plain_mpich(jobs, program, plain, protocol, way):
     assert jobs.run(3, *program("rendezvous"), "4", protocol=protocol, env=environment(**early(way))).ok().out == expected.out
 
 
+@pytest.mark.parametrize("way", ["auto", slow("pipeline"), slow("read"), "write", slow("direct")])
+@pytest.mark.parametrize("protocol", ["none", slow("auto"), slow("blocking")])
+def test_between_nodes(jobs, program, plain, protocol, way):
+    expected = plain(3, *program("rendezvous"), "4", env=early(way))
+    options = ["--nodes", "3", "-ppn", "1"]
+    result = jobs.run(3, *program("rendezvous"), "4", protocol=protocol, options=options, env=environment(**early(way)))
+    assert result.ok().out == expected.out
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal", "channel-memory", "blocking", "chandy-lamport", "auto"])
 @pytest.mark.gate("pessimistic-write", "auto-auto")

@@ -54,6 +54,20 @@ def test_all_learn_the_same(jobs, program, seed, n, kills):
     check_agreements(jobs, program, seed, n, kills)
 
 
+def test_in_cpp(jobs, program):
+    result = run(jobs, 4, *program("ft_headers"))
+    assert result.code == 0, result.describe()
+    assert sorted(result.text.splitlines()) == [f"rank {rank}: 3 left, 0 0" for rank in (0, 2, 3)], result.describe()
+
+
+def test_nothing_of_it_is_in_a_job_without_the_option(jobs):
+    """Neither the library nor its rules."""
+    script = "from mpi4py import MPI; maps = open('/proc/self/maps').read(); print('resurgo-ft' in maps, 'resurgo-fi' in maps)"
+    for options, told in ([], "False True"), (FT, "True True"):
+        result = jobs.run(1, harness.PYTHON, "-c", script, options=options).ok()
+        assert result.text.strip() == told, result.describe()
+
+
 def test_revoking_brings_everybody_back(jobs, program):
     result = run(jobs, 8, *program("ulfm_revoke"), jobs.directory / "file")
     assert result.code == 0 and result.text == "revoked\n", result.describe()

@@ -11,6 +11,9 @@ from survival import refused
 from told import check_filled
 
 
+HOW = ["codes", "jump", "split", "create"]
+
+
 def run(jobs, mode, n, *program, **more):
     return jobs.run(n, *program, options=["--ft-mode", mode], timeout=60, **more)
 
@@ -28,6 +31,12 @@ def test_nobody_waits_for_a_rank_that_rebuilds(jobs, program, mode):
     result = run(jobs, f"{mode},cont", 5, *program("ftmpi_waits"))
     assert result.code == 0, result.describe()
     assert "WRONG" not in result.text and result.text.count("right") == 4 + (mode == "rebuild"), result.describe()
+
+
+def test_a_rank_that_had_finished_is_not_available(jobs, program):
+    result = run(jobs, "blank", 5, *program("ftmpi_done"))
+    assert result.code == 0, result.describe()
+    assert sorted(result.text.splitlines()) == [f"right {rank}" for rank in (0, 2, 3, 4)], result.describe()
 
 
 def test_a_gap_is_no_rank(jobs, program):
@@ -69,6 +78,10 @@ def check_loop(jobs, program, seed, mode, n, kills, lowest, how, steps=250):
         ("shrink", 9, 3, False, "codes"),
         ("blank", 5, 2, False, "jump"),
         ("blank", 7, 3, True, "codes"),
+        ("shrink", 6, 2, False, "split"),
+        ("blank", 6, 2, True, "create"),
+        ("shrink,cont", 6, 2, False, "codes"),
+        ("blank,cont,strict", 6, 2, False, "codes"),
     ],
 )
 def test_survivors_rebuild_the_world_and_go_on(jobs, program, seed, mode, n, kills, lowest, how):
@@ -84,6 +97,8 @@ def test_survivors_rebuild_the_world_and_go_on(jobs, program, seed, mode, n, kil
         ("rebuild-shrink", 5, 2, True, "jump", 2),
         ("rebuild", 4, 3, True, "jump", 1),
         slow("rebuild-shrink", 9, 3, False, "codes", 3),
+        ("rebuild", 5, 2, False, "split", 0),
+        ("rebuild,cont", 5, 2, False, "codes", 2),
     ],
 )
 def test_new_ranks_take_the_places_of_the_dead(jobs, program, seed, mode, n, kills, lowest, how, more):
@@ -93,7 +108,8 @@ def test_new_ranks_take_the_places_of_the_dead(jobs, program, seed, mode, n, kil
 @pytest.mark.soak
 @pytest.mark.parametrize("round", range(200))
 def test_new_ranks_take_the_places_of_the_dead_each_time(jobs, program, seed, round):
-    mode, how = ["rebuild", "rebuild", "rebuild-shrink"][round % 3], ["codes", "jump"][round // 3 % 2]
+    mode, how = ["rebuild", "rebuild-shrink"][round % 2], HOW[round // 2 % 4]
+    mode += ["", ",cont"][round // 8 % 2]
     check_filled(jobs, program, seed + round, mode, 4 + round % 6, 1 + round % 3, round % 2, how, round % 4)
 
 
@@ -141,9 +157,10 @@ def test_a_job_that_cannot_be_filled_has_one_error(jobs, program, option, words)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("round", range(60))
+@pytest.mark.parametrize("round", range(200))
 def test_survivors_rebuild_the_world_each_time(jobs, program, seed, round):
-    mode, how = ["shrink", "blank"][round % 2], ["codes", "jump"][round // 3 % 2]
+    mode, how = ["shrink", "blank"][round % 2], HOW[round // 2 % 4]
+    mode += ["", ",cont", ",nop,strict", ",cont,strict"][round // 8 % 4]
     check_loop(jobs, program, seed + round, mode, 4 + round % 6, 1 + round % 3, round % 2, how, steps=400)
 
 

@@ -2,6 +2,7 @@
 """FT-MPI's mode REBUILD on several nodes: ranks and nodes are struck, and all places are taken again."""
 
 import os
+import re
 import signal
 import time
 
@@ -18,6 +19,14 @@ from on_nodes import agents
 )
 def test_new_ranks_take_the_places_of_the_dead(jobs, program, seed, on, mode, n, kills, lowest, more):
     told.check_filled(jobs, program, seed, mode, n, kills, lowest, "codes", more, options=["--nodes", on])
+
+
+@pytest.mark.parametrize("mode, on", [("shrink", 2), ("blank,cont", 3), slow("shrink,nop,strict", 2)])
+def test_survivors_go_on(jobs, program, seed, mode, on):
+    command = [*program("ftmpi_loop"), seed % 10**6, 200, 2, 150, 0, "codes"]
+    result = jobs.run(6, *command, options=["--ft-mode", mode, "--nodes", on], timeout=60)
+    assert result.code == 0 and "WRONG" not in result.text, result.describe()
+    assert 4 <= len(re.findall("done", result.text)) <= 6, result.describe()
 
 
 @pytest.mark.soak

@@ -143,18 +143,27 @@ def test_an_image_that_was_killed_is_replaced(jobs, program):
     assert len(began_from_images(result)) == 3 and result.code == 143, result.describe()
 
 
-def test_a_rank_whose_image_was_killed_cannot_be_recovered(jobs, program):
-    """Messages from before the image are forgotten: the job ends, and says why."""
-    job = ring(jobs, program, 3, "checkpointed", options=every("2s"))
+@pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
+def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program, protocol):
+    """Messages from before the image are forgotten. It is as without images, and no worse."""
+    command = program("crash") + ["99", "kill", "0", "always", "60000"]
+    calm = jobs.calm(3, *command)
+    job = jobs.start(3, *command, protocol=protocol, options=MANY)
+    job.says(b"iteration 50 ")
+    job.process.send_signal(signal.SIGUSR1)
+    for rank in range(3):
+        job.reach_event("checkpointed", rank=rank)
     # While it is stopped, it cannot have a new image before it dies.
     job.strike([1], signal.SIGSTOP)
     assert kill_snapshots(job, 1) == 1
     job.reach_event("image_lost", rank=1)
-    job.kill([1])
-    result = job.wait(20)
-    assert result.code == 1, result.describe()
-    assert "cannot start rank 1 again: its last image is lost" in result.errors, result.describe()
-    assert [event["rank"] for event in result.of("image_lost")] == [1]
+    job.strike([2])
+    job.reach_another("started", rank=2, image=1)
+    job.strike([1])
+    job.reach_event("returned", wave=0)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm.out)
+    assert "all ranks begin again" in result.errors, result.describe()
 
 
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])

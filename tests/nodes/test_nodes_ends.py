@@ -111,6 +111,22 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
     assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
+@waves
+def test_a_node_is_drained_after_that(jobs, protocol):
+    command, go, calm = leaving(jobs)
+    job = start(jobs, protocol, command)
+    job.reach_event("finished", rank=2)
+    come_again(job)
+    node = next(event["node"] for event in job.events if event["event"] == "started" and event["rank"] == 1)
+    jobs.resurgo("drain", job.process.pid, node).ok()
+    for number in (30, 60, 90):
+        go(number)
+    result = job.wait().ok()
+    assert by_rank(result.out) == by_rank(calm().out)
+    moved = [event["node"] for event in result.of("started") if event["rank"] == 1]
+    assert moved[0] == node and node not in moved[1:] and lives_of_the_end(result) == [1], result.describe()
+
+
 @pytest.mark.parametrize("how", ["suspended", "interrupted"])
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
@@ -170,7 +186,7 @@ def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
     job.reach_event("finished", rank=2)
     Path(f"{go}4").touch()
     job.reach_event("waves_given_up", rank=2)
-    job.reach_another("checkpointed", rank=1)
+    job.reach_event("checkpointed", rank=1)
     if loses == "a rank":
         job.strike([1])
     elif loses == "its node":

@@ -61,6 +61,22 @@ def test_two_nodes_are_lost_at_one_moment(jobs, program, rng, protocol):
     assert goes_on_from_images(result, protocol), result.describe()
 
 
+def test_copies_keep_to_their_rate(jobs, program):
+    """The kernel spaces their packets, so that the first copies take at least as long as that rate says."""
+    rate = 4 << 20
+    options = ["--nodes", "2", "-ppn", "1", "--store", f"peers:1;rate={rate}", *harness.MANY, *every("50ms")]
+    job = jobs.start(2, *program("heat"), "200", "200", "40000", options=options, protocol="blocking")
+    for rank in (0, 1):
+        job.reach_event("image_replicated", rank=rank)
+    result = job.wait().ok()
+    begun = min(event["time"] for event in result.of("wave_complete"))
+    for rank in (0, 1):
+        first = next(event for event in result.of("image_replicated") if event["rank"] == rank)
+        written = next(event for event in result.of("image_written") if (event["rank"], event["image"]) == (rank, first["image"]))
+        seconds = written["written_bytes"] / rate
+        assert first["time"] - begun > seconds / 2 > 0.2, (first, written)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -15,6 +15,7 @@ from harness import RESURGO
 
 JOBS = harness.ROOT / "examples/jobs"
 SCRIPTS = sorted(JOBS.glob("*.sh"))
+SERVER = harness.ROOT / "docs/operations/resurgo-checkpoint-server.service"
 HEAT = ("400", "400", "4000")
 
 
@@ -69,12 +70,13 @@ def test_the_manifest_is_yaml():
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
-def test_the_service_is_one(tmp_path):
+@pytest.mark.parametrize("unit", [JOBS / "resurgo-app.service", SERVER], ids=lambda unit: unit.name)
+def test_the_service_is_one(tmp_path, unit):
     """systemd knows all that it says."""
-    text = (JOBS / "resurgo-app.service").read_text()
-    (tmp_path / "resurgo-app.service").write_text(text.replace("/usr/local/bin/resurgo", str(RESURGO)))
-    done = subprocess.run(["systemd-analyze", "verify", tmp_path / "resurgo-app.service"], capture_output=True, text=True, timeout=60)
-    assert "resurgo-app.service" not in done.stderr, done.stderr
+    own = tmp_path / unit.name
+    own.write_text(unit.read_text().replace("/usr/local/bin/resurgo", str(RESURGO)))
+    done = subprocess.run(["systemd-analyze", "verify", own], capture_output=True, text=True, timeout=60)
+    assert unit.name not in done.stderr, done.stderr
 
 
 class Batch:
@@ -159,6 +161,6 @@ def test_a_spot_instance(jobs, program, tmp_path):
     running(job)
     (tmp_path / "no-curl").unlink()
     ended = job.wait(lets_go=False)
-    assert ended.code == 75 and batch.called()[0].endswith(" http://169.254.169.254/notice"), ended.describe()
+    assert ended.code == 75 and batch.called()[-1].endswith(" http://169.254.169.254/notice"), ended.describe()
     (tmp_path / "no-curl").touch()
     gone_on(batch, job, batch.start(*command), 2)

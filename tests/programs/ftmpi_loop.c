@@ -6,7 +6,8 @@
  *   ftmpi_loop SEED STEPS KILLS MILLISECONDS LOWEST HOW [MORE FILE]
  *
  * KILLS ranks, drawn from SEED, die within so many milliseconds; rank 0 is one of them if LOWEST is 1. HOW: "codes":
- * the program looks at what calls return; "jump": an error handler, set at the start, leaves by longjmp. With the modes
+ * the program looks at what calls return, and rebuilds by MPI_Comm_dup; "split", "create": the same by that call;
+ * "jump": an error handler, set at the start, leaves by longjmp. With the modes
  * that start new ranks about MORE others die, as survivors while they rebuild or as newcomers before they have joined;
  * FILE, which is empty at first, counts them. One rank never dies.
  */
@@ -26,7 +27,7 @@
     } while (0)
 
 static int rank, size, world, mode, is_new, never_dies, alive[MOST];
-static const char *more = "0", *file;
+static const char *more = "0", *file, *how;
 static MPI_Comm part = MPI_COMM_NULL;
 static volatile int in_world = 1;
 static jmp_buf back;
@@ -187,17 +188,42 @@ static void perhaps_die(void)
     die_in(rand() % 80000);
 }
 
+/* Each way rebuilds MPI_COMM_WORLD, and two of them make another communicator from it. */
+static int rebuild(void)
+{
+    MPI_Comm new = FT_MPI_CHECK_RECOVER;
+    MPI_Group group;
+    int finds_it_whole = is_new == 2, members, of;
+    if (!strcmp(how, "split"))
+        TRY(MPI_Comm_split(MPI_COMM_WORLD, 0, world, &new));
+    else if (!strcmp(how, "create")) {
+        MPI_Comm_group(MPI_COMM_WORLD, &group);
+        int code = MPI_Comm_create(MPI_COMM_WORLD, group, &new);
+        MPI_Group_free(&group);
+        TRY(code);
+    } else if (!finds_it_whole)
+        TRY(MPI_Comm_dup(MPI_COMM_WORLD, &new));
+    is_new = is_new != 0;
+    if (!strcmp(how, "split") || !strcmp(how, "create")) {
+        int taken = 0;
+        MPI_Comm_size(MPI_COMM_WORLD, &of);
+        for (int at = 0; at < of; at++)
+            taken += attribute(MPI_COMM_WORLD, FTMPI_PROC_STATES, at) == FT_PROC_OK;
+        MPI_Comm_size(new, &members);
+        if (members != taken && taken > 0)
+            fail("members", taken, members);
+        MPI_Comm_free(&new);
+    }
+    return 0;
+}
+
 /* The paper's way: rebuild MPI_COMM_WORLD, then all that was made from it. */
 static int recover(int *step)
 {
-    MPI_Comm new = FT_MPI_CHECK_RECOVER;
     int before = size, mine = is_new ? INT_MAX : *step, fills = mode >= FTMPI_COMM_MODE_REBUILD;
     if (fills)
         perhaps_die();
-    if (is_new < 2) /* a newcomer finds MPI_COMM_WORLD whole */
-        TRY(MPI_Comm_dup(MPI_COMM_WORLD, &new));
-    else
-        is_new = 1;
+    TRY(rebuild());
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int failed = attribute(MPI_COMM_WORLD, FTMPI_NUM_FAILED_PROCS, 0);
@@ -227,6 +253,7 @@ int main(int count, char **words)
         if (!stat(file, &status) && status.st_size)
             perhaps_die(); /* within MPI_Init */
     }
+    how = words[6];
     int code = MPI_Init(&count, &words);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -244,7 +271,7 @@ int main(int count, char **words)
         srand(atoi(words[1]));
     }
     int steps = atoi(words[2]), kills = atoi(words[3]), most = atoi(words[4]), lowest = atoi(words[5]);
-    int jumps = !strcmp(words[6], "jump"), dies[MOST] = {0};
+    int jumps = !strcmp(how, "jump"), dies[MOST] = {0};
     MPI_Comm_create_errhandler(handle, &handler);
     if (jumps)
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);

@@ -195,6 +195,7 @@ def test_keys_and_quotas(tmp_path, rng):
         assert "chmod go=" in store("ls", place["ada"], code=1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("place", ["s3://bucket", "s3://bucket/some/prefix"])
 def test_a_bucket(s3, tmp_path, rng, place):
     """Generations come back; only changes are sent; what nobody needs goes."""
@@ -218,6 +219,7 @@ def test_a_bucket(s3, tmp_path, rng, place):
     assert not [path for path in (s3.directory / "bucket").rglob("*") if path.is_file()]
 
 
+@pytest.mark.soak
 def test_a_bucket_that_is_not_there_or_not_ours(s3, tmp_path, rng, monkeypatch):
     source = files(tmp_path / "1", rng, 1000)
     # (This server makes buckets that something is put into.)
@@ -228,6 +230,7 @@ def test_a_bucket_that_is_not_there_or_not_ours(s3, tmp_path, rng, monkeypatch):
     assert "access is refused" in errors, errors
 
 
+@pytest.mark.soak
 def test_a_bucket_whose_server_is_killed(s3, tmp_path, rng):
     sets = [files(tmp_path / str(number), rng) for number in range(2)]
     over = threading.Event()

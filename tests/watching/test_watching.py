@@ -27,6 +27,7 @@ def test_what_ranks_do(waits, state, jobs):
     job = waits(protocol="pessimistic")
     job.reach(lambda: doing(state(job)) == ["computing", "waiting", "computing"], what="rank 1 to wait")
     told = state(job)
+    assert [rank["waits_for"] for rank in told["ranks"]] == [None, 0, None]
     assert told["job"] == job.process.pid and told["protocol"] == "pessimistic" and not told["is_ending"]
     assert {rank["rank"]: (rank["pid"], rank["life"]) for rank in told["ranks"]} == job.lives()
     assert told["messages"] == sum(rank["messages"] for rank in told["ranks"]) > 0

@@ -278,6 +278,16 @@ def test_a_browser_shows_what_the_job_is(waits, web, browser, jobs, rng):
         return browser.evaluate(RANKS) == [list(map(str, row)) for row in told]
 
     browser.shows(lambda: browser.evaluate("document.querySelectorAll('#ranks tbody tr').length") == 3 and same(), "all ranks")
+    # Who sends to whom, by the images: what the page shows is what the job says.
+    jobs.resurgo("checkpoint", job.process.pid).ok()
+    drawn = "[...document.querySelectorAll('rect.sends')].map(box => [box.dataset.from, box.dataset.to, box.dataset.sent].map(Number))"
+
+    def same_traffic():
+        state = json.loads(jobs.resurgo("ps", "--json", job.process.pid).ok().text)
+        told = [[rank["rank"], *pair] for rank in state["ranks"] for pair in rank["sent_to"]]
+        return told and browser.evaluate(drawn) == told
+
+    browser.shows(same_traffic, "who sends to whom")
     for _ in range(4):
         job.kill([rng.randrange(3)])
         browser.shows(same, "the job's ranks")

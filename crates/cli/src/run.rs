@@ -344,6 +344,7 @@ fn image_files(options: &Options, here: &Path, is_on_nodes: bool) -> ImageFiles 
         partners: is_on_nodes && options.outlives_nodes() && options.images.peers != Some(0),
         replicas: options.images.peers.unwrap_or(1),
         parity: options.images.parity,
+        copy_rate: options.images.copy_rate,
         shared: false,
         are_named: options.images.names_levels(),
         places: options.images.places.iter().map(|place| lasting(place, here)).collect(),

@@ -239,6 +239,7 @@ mod tests {
             bytes: 2048,
             deliveries: 4,
             log_bytes: 0,
+            sent_to: Vec::new(),
         }
     }
 

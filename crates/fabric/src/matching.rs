@@ -153,6 +153,8 @@ pub struct Matching {
     unexpected_tagged: VecDeque<Box<Unexpected>>,
     unexpected_untagged: VecDeque<Box<Unexpected>>,
     claimed: VecDeque<Box<Unexpected>>,
+    /// Of the last probe, if that has found nothing.
+    probed: Option<u32>,
 }
 
 /// What an arriving message meets.
@@ -207,11 +209,11 @@ impl Matching {
     }
 
     /// Looks for a message without taking it, for a probe.
-    pub fn peek(&self, receive: &Receive) -> Option<&Unexpected> {
-        self.unexpected_tagged
-            .iter()
-            .find(|message| receive.accepts(message.source, message.envelope.tag))
-            .map(|message| &**message)
+    pub fn peek(&mut self, receive: &Receive) -> Option<&Unexpected> {
+        let mut waiting = self.unexpected_tagged.iter();
+        let found = waiting.find(|message| receive.accepts(message.source, message.envelope.tag));
+        self.probed = receive.source.filter(|_| found.is_none());
+        found.map(|message| &**message)
     }
 
     /// Sets a message aside for the receive that will name `context`.
@@ -231,6 +233,16 @@ impl Matching {
             self.tagged.push_back(receive)
         } else {
             self.untagged.push_back(receive)
+        }
+    }
+
+    /// The rank that the oldest posted receive with a tag is from, or else the last probe that has found nothing; none:
+    /// from any, or there is neither.
+    #[inline]
+    pub fn awaits(&self) -> Option<u32> {
+        match self.tagged.front() {
+            Some(receive) => receive.source,
+            None => self.probed,
         }
     }
 

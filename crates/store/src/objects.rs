@@ -143,8 +143,8 @@ fn kind(error: &object_store::Error, is_object: bool) -> Kind {
 }
 
 impl Objects {
-    /// A place by its address. Credentials and the rest come from the environment, as the clouds' own tools have them,
-    /// and before that from variables that are given.
+    /// A place by its address. Credentials and the rest come from variables that are given, then from the environment, and
+    /// then from the machine's role.
     ///
     /// # Errors
     /// Something necessary is not there. Nothing is asked yet.

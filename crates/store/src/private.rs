@@ -1,5 +1,6 @@
 //! Files of a user that nobody else may use.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -17,8 +18,31 @@ pub fn open(path: &Path, what: &str) -> io::Result<File> {
     if !about.is_file() {
         return wrong("it is no file".to_string());
     }
-    if about.mode() & 0o077 != 0 {
+    if about.mode() & forbidden(path, std::env::var_os("CREDENTIALS_DIRECTORY").as_deref()) != 0 {
         return wrong(format!("others may use {what}: forbid that (chmod go= FILE)"));
     }
     Ok(file)
+}
+
+/// What the mode of this file may not have. systemd shows credentials of a service with an entry for its user, which
+/// looks like a right of the group; nobody else can enter their directory.
+fn forbidden(path: &Path, credentials: Option<&OsStr>) -> u32 {
+    match credentials.is_some_and(|directory| path.parent() == Some(Path::new(directory))) {
+        true => 0o037,
+        false => 0o077,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_credentials_of_a_service_may_look_readable_for_a_group() {
+        let directory = OsStr::new("/run/credentials/resurgo.service");
+        let key = Path::new("/run/credentials/resurgo.service/keys");
+        assert_eq!(forbidden(key, Some(directory)), 0o037);
+        assert_eq!(forbidden(Path::new("/home/me/keys"), Some(directory)), 0o077);
+        assert_eq!(forbidden(key, None), 0o077);
+    }
 }

@@ -108,10 +108,12 @@ pub struct Seen {
     pub statistics: LifeStatistics,
     /// It sleeps until a message comes.
     pub sleeps: bool,
-    /// In its replay: the rank whose message it waits for.
+    /// In its replay, or while it sleeps: the rank whose message it waits for.
     pub waits_for: Option<u32>,
     /// Deliveries that its replay has repeated.
     pub repeated: u64,
+    /// Other ranks, and the messages to each by its newest image; empty in large jobs.
+    pub sent_to: Vec<(u32, u64)>,
 }
 
 /// The end of one life of a rank.

@@ -29,7 +29,7 @@ pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owne
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -267,6 +267,9 @@ pub mod control {
         /// The code with which the rank ends itself after a report; 0: it has not. A wrapper above it may end with
         /// another code.
         Rank Life REPORT_CODE: u64 = 4032;
+        /// When the rank last went to sleep outside of a replay: 1 + the rank that its oldest receive was from; 0: from
+        /// any, or it had none.
+        Rank Life AWAITS: u64 = 4040;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
@@ -704,7 +707,7 @@ mod tests {
         let names: Vec<&str> = cleared.map(|field| field.name).collect();
         let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
                    COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE FINALIZE_FAILED \
-                   REPORT REPORT_CODE SIZES";
+                   REPORT REPORT_CODE AWAITS SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
         assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);

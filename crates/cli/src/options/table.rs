@@ -353,7 +353,8 @@ table! {
     "--store" "PLACE[,PLACE]" "" RunOrEnvironment
         "copy complete waves there: dir:/PATH, server:HOST[:PORT], s3://BUCKET/PREFIX, gs://, az://; each may have \
          ;every=N;rate=SIZE;keep=N. server:HOST;start: the job starts it. peers:N: each image to N other nodes of the \
-         job (1). parity:N+M: instead, M pieces of parity for N images of a wave, on other nodes. local: each stays on \
+         job (1). parity:N+M: instead, M pieces of parity for N images of a wave, on other nodes; either may have \
+         ;rate=SIZE. local: each stays on \
          its own node, as always"
         Job(|options, value| add_places(&mut options.images, value));
     "--store-key" "FILE" "" Everywhere

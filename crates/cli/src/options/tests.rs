@@ -57,6 +57,10 @@ fn other_nodes_are_a_place_of_images() {
         of("--checkpoint-dir d --store local,peers:1,s3://b/p;every=10 ./a"),
         (Some(1), 1)
     );
+    let rate = |line: &str| options(line).images.copy_rate;
+    assert_eq!(rate("--nodes 3 --store peers:2;rate=60M ./a"), Some(60 << 20));
+    assert_eq!(rate("--nodes 3 --store parity:2+1;rate=1M/s ./a"), Some(1 << 20));
+    assert_eq!(rate("--nodes 3 --store peers:2 ./a"), None);
     assert!(options("--store local ./a").images.names_local);
     assert!(!options("./a").images.names_levels());
 }
@@ -236,6 +240,8 @@ fn errors_name_what_is_wrong() {
         ("--store dir:/p ./a", "needs --checkpoint-dir"),
         ("--checkpoint-dir d --store p ./a", "is no place"),
         ("--nodes 3 --store peers:x ./a", "a number from 0 to 64"),
+        ("--nodes 3 --store peers:1;every=2 ./a", "there is rate=SIZE"),
+        ("--nodes 3 --store peers:1;rate=0 ./a", "more than 0"),
         ("--nodes 3 --store parity:8 ./a", "write parity:N+M, as in parity:8+2"),
         ("--nodes 3 --store parity:8+x ./a", "write parity:N+M"),
         ("--nodes 3 --store parity:0+1 ./a", "both at least 1"),

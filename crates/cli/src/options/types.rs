@@ -283,6 +283,8 @@ pub struct Images {
     pub peers: Option<u32>,
     /// Or parity of images of waves.
     pub parity: Option<Parity>,
+    /// The most that copies or pieces take of each node's link, in bytes a second.
+    pub copy_rate: Option<u64>,
     /// The file with the key that seals what goes there.
     pub store_key: Option<PathBuf>,
 }
@@ -365,6 +367,7 @@ impl Options {
                 names_local: false,
                 peers: None,
                 parity: None,
+                copy_rate: None,
                 store_key: None,
             },
             resume_if_any: false,

@@ -235,6 +235,27 @@ fn parity(part: &str) -> Result<Parity, String> {
     }
 }
 
+/// Takes the options from `peers:2;rate=60M`: the most that copies take of a node's link.
+fn without_rate<'a>(part: &'a str, copy_rate: &mut Option<u64>) -> Result<&'a str, String> {
+    let Some((name, option)) = part.split_once(';') else {
+        return Ok(part);
+    };
+    let rate = option
+        .strip_prefix("rate=")
+        .map(|rate| parse_size(rate.trim_end_matches("/s")));
+    *copy_rate = match rate {
+        Some(Ok(rate @ 1..)) => Some(rate),
+        Some(Ok(_)) => return Err(format!("{option:?}: must be more than 0 bytes a second")),
+        Some(Err(why)) => return Err(why),
+        None => {
+            return Err(format!(
+                "{option:?} is no option of copies on other nodes: there is rate=SIZE"
+            ));
+        }
+    };
+    Ok(name)
+}
+
 /// Adds what one `--store` names to what others have named.
 pub fn add_places(images: &mut Images, text: &str) -> Result<(), String> {
     let is_local = |part: &&str| part.split(';').next() == Some(LOCAL);
@@ -245,12 +266,14 @@ pub fn add_places(images: &mut Images, text: &str) -> Result<(), String> {
     images.names_local |= !local.is_empty();
     let (with_parity, others): (Vec<&str>, Vec<&str>) = others.into_iter().partition(|part| part.starts_with(PARITY));
     for part in &with_parity {
+        let part = without_rate(part, &mut images.copy_rate)?;
         if images.parity.replace(parity(part)?).is_some() {
             return Err(format!("{PARITY} is named twice"));
         }
     }
     let (peers, others): (Vec<&str>, Vec<&str>) = others.into_iter().partition(|part| part.starts_with(PEERS));
     for part in &peers {
+        let part = without_rate(part, &mut images.copy_rate)?;
         let number = part.trim_start_matches(PEERS).parse().ok();
         let number = number.filter(|number| *number <= MOST_PEERS);
         let number = number.ok_or_else(|| format!("{part:?}: write {PEERS} and a number from 0 to {MOST_PEERS}"))?;

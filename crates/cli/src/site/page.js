@@ -153,6 +153,35 @@ function showRanks() {
   }));
 }
 
+// A row for each sender, a column for each receiver, up to the newest image of each sender.
+function showTraffic() {
+  const count = state.ranks.length;
+  const pairs = state.ranks.flatMap((rank) => rank.sent_to.map(([to, sent]) => ({ from: rank.rank, to, sent })));
+  byId("traffic-section").hidden = !pairs.length;
+  if (!pairs.length) return;
+  const busiest = pairs.reduce((most, pair) => pair.sent > most.sent ? pair : most);
+  byId("traffic-about").textContent = "Rows send, columns receive: messages by the last image. "
+    + `The most, ${busiest.sent}, went from rank ${busiest.from} to rank ${busiest.to}.`;
+  const side = Math.max(6, Math.min(26, Math.floor(560 / count))), table = count * side;
+  const [width, height] = [LEFT + table + 8, TOP + table];
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
+  const add = (name, attributes) => svg.appendChild(drawn(name, attributes));
+  add("rect", { x: LEFT, y: TOP, width: table, height: table, class: "none" });
+  for (let rank = 0; rank < count; rank += Math.ceil(20 / side)) {
+    const middle = (rank + 0.5) * side;
+    add("text", { x: LEFT - 6, y: TOP + middle + 4, "text-anchor": "end" }).textContent = `rank ${rank}`;
+    add("text", { x: LEFT + middle, y: TOP - 5, "text-anchor": "middle" }).textContent = rank;
+  }
+  for (const { from, to, sent } of pairs) {
+    const shade = 0.15 + 0.85 * Math.log1p(sent) / Math.log1p(busiest.sent);
+    const box = add("rect", { x: LEFT + to * side, y: TOP + from * side, width: side - 1, height: side - 1,
+      class: "sends", "fill-opacity": shade, "data-from": from, "data-to": to, "data-sent": sent });
+    box.append(drawn("title", {}));
+    box.firstChild.textContent = `rank ${from} has sent ${sent} messages to rank ${to}`;
+  }
+  byId("traffic").replaceChildren(svg);
+}
+
 function showPlaces() {
   byId("places-section").hidden = !places.size;
   fill("places", [["Place"], ["Last wave", "number"], ["Taken at", "number"], ["Bytes", "number"], ["Sent", "number"],
@@ -378,6 +407,7 @@ function listen() {
     showFigures();
     showNodes();
     showRanks();
+    showTraffic();
     showPlaces();
     showEvents(state.events);
     draw();

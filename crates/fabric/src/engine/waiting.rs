@@ -74,6 +74,9 @@ impl Engine {
 
     fn doze(&mut self, longest_ns: u64) {
         self.node.add(Cost::Sleeps, 1);
+        let awaits = self.calls.matching.awaits();
+        self.node
+            .set(control::AWAITS, awaits.map_or(0, |source| u64::from(source) + 1));
         let node = &self.node;
         let incoming = &mut self.peers.incoming[self.peers.ready.hot];
         let heard = self.failures.heard;

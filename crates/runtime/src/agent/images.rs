@@ -123,6 +123,12 @@ impl Images {
         }
     }
 
+    /// The slot with the cursors of the newest image.
+    pub fn newest_slot(&self) -> Option<usize> {
+        let in_file = self.files.last().map(|file| file.slot);
+        self.copies.last().map(|image| image.slot).or(in_file)
+    }
+
     /// Bytes of logs delivered to the rank by its newest image.
     fn delivered(&self) -> u64 {
         let in_files = self.files.iter().map(|file| file.delivered);

@@ -7,6 +7,9 @@ use resurgo_wire::node_memory::{AT_SOCKETS, PHASE_REPLAY, WAIT_SOURCE_BITS, cont
 
 use super::{Agent, Work};
 
+/// Larger jobs do not tell who sends to whom.
+const MOST_TOLD: usize = 128;
+
 /// See [`control::SLEEPING`].
 const SLEEPS: [u32; 2] = [1, AT_SOCKETS];
 
@@ -27,17 +30,32 @@ impl Work {
             Some(slot) => self.memory.deliveries_of_image(rank, slot)?,
             None => 0,
         };
-        let waits_for = self.memory.control(rank, control::WAITS_FOR)?;
+        let sleeps = SLEEPS.contains(&self.memory.control(rank, control::SLEEPING)?);
         // The source is there plus 1.
-        let source = waits_for & ((1 << WAIT_SOURCE_BITS) - 1);
-        let source = source.checked_sub(1).filter(|_| statistics.phase == PHASE_REPLAY);
+        let source = match statistics.phase {
+            PHASE_REPLAY => self.memory.control(rank, control::WAITS_FOR)? & ((1 << WAIT_SOURCE_BITS) - 1),
+            _ if sleeps => self.memory.control(rank, control::AWAITS)?,
+            _ => 0,
+        };
+        let source = source.checked_sub(1);
         Ok(Seen {
             rank,
             life: this.number,
-            sleeps: SLEEPS.contains(&self.memory.control(rank, control::SLEEPING)?),
+            sleeps,
             waits_for: source.map(|source| source as u32),
             repeated: statistics.deliveries.saturating_sub(before),
+            sent_to: self.sent_to(rank)?,
             statistics,
         })
+    }
+
+    fn sent_to(&self, rank: usize) -> io::Result<Vec<(u32, u64)>> {
+        let newest = self.ranks[rank].images.newest_slot();
+        let Some(slot) = newest.filter(|_| self.ranks.len() <= MOST_TOLD) else {
+            return Ok(Vec::new());
+        };
+        let channels = self.memory.counts(rank, slot, self.ranks.len())?.channels.into_iter();
+        let sent = channels.map(|channel| (channel.peer as u32, channel.sent));
+        Ok(sent.filter(|(_, sent)| *sent > 0).collect())
     }
 }

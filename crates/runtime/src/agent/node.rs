@@ -537,6 +537,7 @@ pub(super) mod tests {
                 partners: false,
                 replicas: 1,
                 parity: None,
+                copy_rate: None,
                 shared: false,
                 directory: None,
                 compress: None,

@@ -110,7 +110,8 @@ pub struct Shipping {
 }
 
 impl Shipping {
-    /// The sharing of node `node`. Other agents connect to `listener`; their images go onto the shelf.
+    /// The sharing of node `node`. Other agents connect to `listener`; their images go onto the shelf. `rate`: the most
+    /// that this node sends, in bytes a second; none: half of its link.
     pub fn start(
         node: u32,
         key: [u8; 32],
@@ -118,6 +119,7 @@ impl Shipping {
         listener: TcpListener,
         shelf: Shelf,
         contents: Contents,
+        rate: Option<u64>,
     ) -> io::Result<Shipping> {
         let (way, events) = channel();
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -128,6 +130,7 @@ impl Shipping {
             tls,
             keeper: Arc::new(Keeper::new(node, shelf, contents, piece::PIECES)),
             streams: Arc::default(),
+            rate: rate.map(|rate| rate as usize),
             encoding: Arc::default(),
             rebuilding: Arc::default(),
             events: Events { way, bell },

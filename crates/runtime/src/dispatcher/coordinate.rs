@@ -46,7 +46,9 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         begins_anew: match job.protocol.kept() {
             Kept::BetweenGroups => !moves,
             Kept::InChannelMemory => servers.are_here(),
-            Kept::Nowhere | Kept::BySender => false,
+            // Event loggers keep what they have of the former course.
+            Kept::BySender => !moves && !job.protocol.can_return_together() && servers.have_no_loggers(),
+            Kept::Nowhere => false,
         },
     }
 }

@@ -64,6 +64,10 @@ impl Servers {
         }
     }
 
+    pub fn have_no_loggers(&self) -> bool {
+        self.loggers.pids().next().is_none()
+    }
+
     /// No node of their own runs any of them.
     pub fn are_here(&self) -> bool {
         self.memories.are_here()

@@ -103,13 +103,14 @@ impl Dispatcher {
         let figures = self.bus.stats().rank(rank, seen.map(|seen| &seen.statistics));
         let state = self.doing(rank, seen);
         let replays = seen.filter(|_| state == Doing::Replaying);
+        let waits = seen.filter(|_| matches!(state, Doing::Replaying | Doing::Waiting));
         RankState {
             rank,
             node: self.node_of(rank),
             pid: self.pids[rank],
             life,
             state,
-            waits_for: replays.and_then(|seen| seen.waits_for),
+            waits_for: waits.and_then(|seen| seen.waits_for),
             replayed: replays.map(replayed),
             writes_image: self.coordinator.writes(rank as u32),
             restarts: figures.restarts,
@@ -117,6 +118,7 @@ impl Dispatcher {
             bytes: figures.bytes,
             deliveries: figures.deliveries,
             log_bytes: figures.log_bytes,
+            sent_to: seen.map(|seen| seen.sent_to.clone()).unwrap_or_default(),
         }
     }
 
@@ -187,6 +189,7 @@ mod tests {
             sleeps: false,
             waits_for: None,
             repeated: 0,
+            sent_to: Vec::new(),
         };
         assert_eq!(replayed(&seen), 0.0);
         (seen.statistics.replay_deliveries, seen.repeated) = (4, 1);

@@ -85,6 +85,7 @@ mod tests {
             sleeps: false,
             waits_for: None,
             repeated: 0,
+            sent_to: Vec::new(),
         }
     }
 

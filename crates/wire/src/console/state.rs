@@ -120,8 +120,9 @@ pub struct RankState {
     /// From 1; 0: none has begun.
     pub life: u64,
     pub state: Doing,
-    /// While it replays: the rank whose message it waits for, and the part that it has repeated, from 0 to 1.
+    /// While it replays or waits: the rank whose message it waits for, unless any may send it.
     pub waits_for: Option<u32>,
+    /// While it replays: the part that it has repeated, from 0 to 1.
     pub replayed: Option<f64>,
     /// Its last image is being written, or copied to another node.
     pub writes_image: bool,
@@ -131,6 +132,9 @@ pub struct RankState {
     pub bytes: u64,
     pub deliveries: u64,
     pub log_bytes: u64,
+    /// Other ranks, and the messages to each by its newest image. A return to a wave without logs begins to count anew.
+    #[serde(default)]
+    pub sent_to: Vec<(u32, u64)>,
 }
 
 /// The last image or wave.

@@ -97,6 +97,9 @@ pub struct ImageFiles {
     /// Images of waves have parity instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parity: Option<Parity>,
+    /// The most that a node sends of either, in bytes a second. Absent: half of its link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy_rate: Option<u64>,
     /// All nodes see one directory.
     #[serde(default)]
     pub shared: bool,

@@ -50,7 +50,8 @@ impl Work {
             let store = self.store.take();
             let store = store.unwrap_or_else(|| Store::in_memory(self.job.key));
             let tls = Tls::of_job(&self.job).map_err(|error| failed("encrypt", error))?;
-            let shipping = Shipping::start(plan.own, self.job.key, tls, listener, store.shelf(), IMAGES);
+            let (key, rate) = (self.job.key, files.copy_rate);
+            let shipping = Shipping::start(plan.own, key, tls, listener, store.shelf(), IMAGES, rate);
             self.store = Some(store);
             self.copies = Some(Copies {
                 shipping: shipping.map_err(|error| failed("listen for images of other nodes", error))?,

@@ -49,13 +49,14 @@ fn from_speed(speed: Option<i64>) -> usize {
 }
 
 /// Sets the pace of one of so many streams while images of `waiting` later numbers wait: each of them doubles it. With
-/// more than two, images come faster than the stream can send them, and there is no limit.
-pub fn set(stream: &TcpStream, waiting: usize, streams: usize) {
-    let usual = stream.local_addr().map_or(UNKNOWN, |address| of_link(address.ip()));
-    let usual = usual / streams.max(1);
-    let rate = match waiting {
-        0..=2 => usual << waiting,
-        _ => FREE,
+/// more than two, images come faster than the stream can send them, and there is no limit. `wanted`: what the user has
+/// given to all of them together, which they never exceed.
+pub fn set(stream: &TcpStream, wanted: Option<usize>, waiting: usize, streams: usize) {
+    let usual = || stream.local_addr().map_or(UNKNOWN, |address| of_link(address.ip()));
+    let rate = match (wanted, waiting) {
+        (Some(wanted), _) => (wanted / streams.max(1)).max(1),
+        (None, 0..=2) => usual() / streams.max(1) << waiting,
+        (None, _) => FREE,
     };
     // If the kernel refuses, the stream is too fast.
     let _ = MaxPacingRate.set(stream, &rate);
@@ -101,8 +102,14 @@ mod tests {
             (info[13], info[14])
         };
         let free = paces();
-        for (waiting, streams, rate) in [(0, 8, MOST / 8), (1, 8, MOST / 4), (2, 8, MOST / 2), (0, 50, MOST / 50)] {
-            set(&one, waiting, streams);
+        for (wanted, waiting, streams, rate) in [
+            (None, 0, 8, MOST / 8),
+            (None, 1, 8, MOST / 4),
+            (None, 2, 8, MOST / 2),
+            (None, 0, 50, MOST / 50),
+            (Some(MOST / 4), 3, 2, MOST / 8),
+        ] {
+            set(&one, wanted, waiting, streams);
             assert_eq!(MaxPacingRate.get(&one).unwrap(), rate);
             let (pace, limit) = paces();
             assert!(
@@ -110,9 +117,9 @@ mod tests {
                 "{pace} and {limit} where {rate} is the most"
             );
         }
-        set(&one, 3, 1);
+        set(&one, None, 3, 1);
         assert_eq!(paces().1, u64::MAX);
-        set(&one, 0, 1);
+        set(&one, None, 0, 1);
         set_free(&one);
         assert_eq!((free.1, paces().1), (u64::MAX, u64::MAX));
     }

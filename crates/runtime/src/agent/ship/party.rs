@@ -62,6 +62,8 @@ pub struct Party {
     pub keeper: Arc<Keeper>,
     /// How many partners are being sent files now.
     pub streams: Arc<AtomicUsize>,
+    /// The most that all of them get together, in bytes a second, where the user says so.
+    pub rate: Option<usize>,
     /// Held by the thread that makes pieces, and by the one that makes an image from them.
     pub encoding: Arc<Mutex<()>>,
     pub rebuilding: Arc<Mutex<()>>,

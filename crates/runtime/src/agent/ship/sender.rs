@@ -194,7 +194,7 @@ fn send(party: &Party, shared: &Shared, stream: &mut Sealed, parcel: &Parcel) ->
         let waiting = shared.waiting(parcel);
         let pace = waiting.map(|waiting| (waiting, party.streams.load(Ordering::Relaxed)));
         if let Some((waiting, streams)) = pace.filter(|_| paced != pace) {
-            pace::set(stream, waiting, streams);
+            pace::set(stream, party.rate, waiting, streams);
             paced = pace;
         }
         waiting.is_some()

@@ -169,7 +169,7 @@ fn agent_with(node: u32, key: [u8; 32], shelf: Shelf) -> (Shipping, SocketAddr) 
     let address = listener.local_addr().unwrap();
     setsockopt(&listener, RcvBuf, &BUFFER).unwrap();
     (
-        Shipping::start(node, key, Some(Tls::of(&key).unwrap()), listener, shelf, HOLED).unwrap(),
+        Shipping::start(node, key, Some(Tls::of(&key).unwrap()), listener, shelf, HOLED, None).unwrap(),
         address,
     )
 }

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines of resurgo in the documentation: their commands and options exist."""
+
+import functools
+import itertools
+import re
+import shlex
+import subprocess
+
+import pytest
+
+import harness
+from harness import RESURGO
+
+ROOT = harness.ROOT
+PAGES = sorted(
+    [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "examples/README.md", ROOT / "packaging/README.md"],
+    key=lambda page: page.relative_to(ROOT).as_posix(),
+)
+# A command ends where the shell begins another one, or sends its output elsewhere.
+ENDS = re.compile(r"[();<>|&]+$")
+# What stands for the program whose options are its own.
+PROGRAM = re.compile(r"^(\./|/|\.\.?/|build/|~|\$)|^(python3?|sh|bash|sleep|env|heat|app|lmp|mpi\w*|hostname)$")
+
+
+def commands(text):
+    """The words of each command line in the blocks of code of a page."""
+    for block in re.findall(r"^[ ]*```(?:sh|bash|console|)\n(.*?)^[ ]*```", text, re.M | re.S):
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            line = line.strip().removeprefix("$ ").removeprefix("exec ")
+            line = re.sub(r"^(?:[A-Z_]+=\S* )+", "", line)
+            if re.match(r"resurgo [a-z]", line):
+                words = shlex.shlex(line.replace("…", "..."), posix=True, punctuation_chars="();<>|&")
+                words.whitespace_split = True
+                yield list(itertools.takewhile(lambda word: not ENDS.match(word), words))
+
+
+@functools.cache
+def verbs():
+    told = subprocess.run([RESURGO, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"resurgo ([a-z-]+)", told))
+
+
+@functools.cache
+def options(verb):
+    told = subprocess.run([RESURGO, verb, "--help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", told))
+
+
+def test_there_are_command_lines():
+    found = [words for page in PAGES for words in commands(page.read_text())]
+    assert len(found) > 70 and len({words[1] for words in found}) > 10, len(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_and_option_exists(page):
+    wrong = []
+    for _, verb, *words in commands(page.read_text()):
+        if verb not in verbs():
+            wrong.append(verb)
+            continue
+        for word in words:
+            if PROGRAM.search(word):
+                break
+            if word.startswith("-") and word.split("=")[0] not in options(verb):
+                wrong.append((verb, word))
+    assert not wrong, wrong
