@@ -55,7 +55,7 @@ pub fn set(stream: &TcpStream, wanted: Option<usize>, waiting: usize, streams: u
     let usual = || stream.local_addr().map_or(UNKNOWN, |address| of_link(address.ip()));
     let rate = match (wanted, waiting) {
         (Some(wanted), _) => (wanted / streams.max(1)).max(1),
-        (None, 0..=2) => usual() / streams.max(1) << waiting,
+        (None, 0..=2) => (usual() / streams.max(1)) << waiting,
         (None, _) => FREE,
     };
     // If the kernel refuses, the stream is too fast.
