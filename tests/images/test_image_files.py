@@ -331,14 +331,15 @@ def test_when_the_memory_cannot_be_filled_the_older_file_is_taken(jobs, program,
     assert 0 < from_files(result)[0]["image"] < lost[0]["image"], result.describe()
 
 
-def test_without_any_good_file_the_job_ends_with_the_reason(jobs, program, tmp_path):
+def test_without_any_good_file_all_begin_again_and_the_reason_is_told(jobs, program, tmp_path):
     directory = tmp_path / "images"
+    calm = jobs.calm(2, *program("heat"), *LONG)
     job = start(jobs, directory, 2, *program("heat"), *LONG, every="400ms")
     reach_written(job, 0)
     kill_with_snapshots(job, 0, lambda: [damage_end(path) for path in files(directory, 0)])
-    result = job.wait()
-    assert result.code == 1 and "bytes instead of" in result.errors, result.describe()
-    assert "its last image is lost" in result.errors
+    result = job.wait().ok()
+    assert result.out == calm.out and "bytes instead of" in result.errors, result.describe()
+    assert "all ranks begin again: there are no images that they could go on from" in result.errors, result.describe()
 
 
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path):

@@ -118,6 +118,7 @@ class Result:
 
     def ok(self):
         assert self.code == 0, self.describe()
+        assert b"the job can go on from wave" not in self.err, f"it has ended\n{self.describe()}"
         return self
 
 

@@ -20,6 +20,12 @@ SIZES = {
     "cg": ((288, 600), (96, 300), "step 0 of"),
     "ensemble": ((480, 60), (64, 20), "cycle 0 of"),
 }
+# By FT-MPI's rules, with their modes.
+FTMPI = {
+    "ftmpi_master_worker": ((800, 100000), "tasks for", "blank,cont"),
+    "ftmpi_sweep": ((120, 2000), "round 0 of", "shrink"),
+    "ftmpi_cg": ((288, 600), "step 0 of", "rebuild"),
+}
 LANGUAGES = ["c", "fortran", "python"]
 ALL = [(name, language) for name in SIZES for language in LANGUAGES]
 
@@ -40,7 +46,7 @@ def example(tmp_path_factory):
         return built
 
     def find(name, language):
-        c, python, begun = SIZES[name]
+        c, python, begun = SIZES[name] if name in SIZES else (FTMPI[name][0], (), FTMPI[name][1])
         if language == "python":
             return [harness.PYTHON, str(EXAMPLES / f"{name}.py"), *map(str, python)], begun
         if language not in made:
@@ -58,9 +64,9 @@ def answer_of(plain, command):
     return plain(2, *command, env=env).text
 
 
-def survivors_answer(jobs, rng, command, begun, n, kills, lowest):
+def survivors_answer(jobs, rng, command, begun, n, kills, lowest, options=("--ft",)):
     """Kills `kills` ranks, one after the other or together, and returns what the program prints."""
-    job = jobs.start(n, *command, options=["--ft"])
+    job = jobs.start(n, *command, options=options)
     job.reach(lambda: begun in job.err.read_text(errors="replace"), what="the beginning")
     began, span = time.monotonic(), rng.choice([0.01, 0.1, 0.6])
     victims = rng.sample(range(lowest, n), kills)
@@ -101,6 +107,36 @@ def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, rou
     kills = rng.randint(1, min(n - 1, 5))
     answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "master_worker")
     assert answer == answer_of(plain, command)
+
+
+def ftmpi_answers(jobs, plain, example, rng, name, n, kills):
+    command, begun = example(name, "c")
+    options = ["--ft-mode", FTMPI[name][2], *harness.MANY]
+    answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "ftmpi_master_worker", options)
+    return answer, answer_of(plain, command)
+
+
+@pytest.mark.parametrize("name", FTMPI)
+def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name):
+    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, rng.randint(4, 6), rng.randint(1, 3))
+    assert answer == expected and answer.startswith(name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round", range(30))
+@pytest.mark.parametrize("name", FTMPI)
+def test_ranks_are_lost_by_ftmpis_rules_each_time(jobs, plain, example, rng, name, round):
+    n = 3 + round % 7
+    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, n, rng.randint(1, min(n - 1, 4)))
+    assert answer == expected
+
+
+@pytest.mark.parametrize("name", FTMPI)
+def test_by_ftmpis_rules_the_answer_is_the_same(plain, example, name):
+    """As that of the example with ULFM's functions."""
+    command, _ = example(name, "c")
+    other, _ = example(name.removeprefix("ftmpi_"), "c")
+    assert answer_of(plain, command).removeprefix("ftmpi_") == answer_of(plain, other)
 
 
 @pytest.mark.parametrize("name", SIZES)

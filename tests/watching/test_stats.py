@@ -179,10 +179,12 @@ def test_a_return_to_a_wave(jobs, program):
 
 
 def test_checkpoints_one_by_one(jobs, program):
-    options = [*every("50ms"), "--checkpoint-dir", jobs.directory / "images", "--stats"]
-    result, stats = measured(jobs, 3, *program("crash"), *RING, "30000", options=options)
-    told = stats["checkpoints"]
-    taken = result.ok().of("checkpointed")
+    file = jobs.directory / "stats"
+    options = [*every("50ms"), "--checkpoint-dir", jobs.directory / "images", "--stats", "--stats-json", file]
+    job = jobs.start(3, *program("crash"), *RING, "30000", options=options)
+    job.reach(lambda: len(job.of("checkpointed")) > 3, what="four images")
+    result = job.wait().ok()
+    told, taken = json.loads(file.read_text())["checkpoints"], result.of("checkpointed")
     assert [(one["rank"], one["number"], one["individual_seconds"]) for one in told["each"]] == [
         (event["rank"], event["image"], event["stall_seconds"]) for event in taken
     ]

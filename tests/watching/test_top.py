@@ -37,13 +37,19 @@ def ranks(text):
     return {int(row[0]): (int(row[1]), row[2], int(row[3]), row[5]) for row in RANK.findall(text)}
 
 
+def doing(rank):
+    """What the screen says of a rank's state."""
+    whom = f" for {rank['waits_for']}" if rank["state"] == "waiting" and rank["waits_for"] is not None else ""
+    return rank["state"].replace("_", " ") + whom
+
+
 def same(jobs, job):
     """Whether the screen says of ranks what the job's JSON says."""
 
     def compare(text):
         state = json.loads(jobs.resurgo("ps", "--json", job.process.pid).ok().text)
         told = {
-            rank["rank"]: (rank["node"], str(rank["pid"] or "-"), rank["life"], rank["state"].replace("_", " "))
+            rank["rank"]: (rank["node"], str(rank["pid"] or "-"), rank["life"], doing(rank))
             for rank in state["ranks"]
         }
         return ranks(text) == told and f"{state['failures']} failure" in text and f"{state['restarts']} restart" in text
@@ -54,7 +60,7 @@ def same(jobs, job):
 def test_it_shows_what_the_job_is(waits, top, jobs, rng):
     job = waits(4, protocol="pessimistic", options=harness.MANY)
     terminal = top(job)
-    terminal.shows(lambda text: same(jobs, job)(text) and ranks(text)[1][3] == "waiting")
+    terminal.shows(lambda text: same(jobs, job)(text) and ranks(text)[1][3] == "waiting for 0")
     for _ in range(5):
         job.kill([rng.randrange(4) for _ in range(2)])
         terminal.shows(same(jobs, job))

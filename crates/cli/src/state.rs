@@ -190,7 +190,10 @@ fn doing(rank: &RankState) -> String {
         let _ = write!(text, " {:.0} %", part.clamp(0.0, 1.0) * 100.0);
     }
     if let Some(source) = rank.waits_for {
-        let _ = write!(text, ", waits for {source}");
+        let _ = match rank.state {
+            Doing::Waiting => write!(text, " for {source}"),
+            _ => write!(text, ", waits for {source}"),
+        };
     }
     if rank.writes_image {
         text.push_str(", writes image");

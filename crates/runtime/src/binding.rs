@@ -49,7 +49,7 @@ impl Unit {
     pub fn parse(text: &str) -> Result<Unit, String> {
         let wrong = || {
             format!(
-                "{text:?}: write none, core, socket, numa, hwthread, l1cache to l4cache or machine (core:2: two of them each), rr, \
+                "{text:?}: write none, core, socket, numa, hwthread, l1cache to l5cache or machine (core:2: two of them each), rr, \
                  or user:0+1,2+3 (the cpus of each rank)"
             )
         };

@@ -3,6 +3,16 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+/// Prints a line; ends the process when nobody reads any more (`| head`).
+macro_rules! say {
+    ($($words:tt)*) => {
+        if std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*))).is_err() {
+            std::process::exit(0);
+        }
+    };
+}
+pub(crate) use say;
+
 /// `words` of a list, each of which `known` must know.
 pub fn list<T>(option: &str, words: &str, known: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
     let one = |word: &str| known(word).ok_or_else(|| format!("{option}: {word:?} is none of what it takes"));
@@ -26,7 +36,7 @@ pub fn or_end<T>(parsed: Result<Option<T>, String>, usage: &str) -> Result<T, Ex
     match parsed {
         Ok(Some(arguments)) => Ok(arguments),
         Ok(None) => {
-            println!("{usage}");
+            say!("{usage}");
             Err(ExitCode::SUCCESS)
         }
         Err(error) => {

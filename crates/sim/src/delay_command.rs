@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::delay::{Error, Program, Run, run};
 use resurgo_sim::study::Costs;
 
-use crate::command::{list, print, scaled, scaled_list};
+use crate::command::{list, print, say, scaled, scaled_list};
 
 const USAGE: &str =
     "usage: resurgo-sim delay [--program groups|linpack] [--ranks COUNT] [--communication LIST] [--groups LIST]
@@ -135,7 +135,7 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
             .map(|size| (*size, of_groups(size)))
             .collect(),
     };
-    println!("{HEADER}");
+    say!("{HEADER}");
     for (communication, program) in programs {
         let with = |group, moment| {
             run(Run {
@@ -152,7 +152,7 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
             for &moment in &arguments.moments {
                 let times = with(group, Some(moment))?;
                 let seconds = |time: u64| time as f64 / SECOND;
-                println!(
+                say!(
                     "{},{ranks},{communication},{group},{:.3},{:.3},{:.3},{:.3},{:.3}",
                     program.name(),
                     seconds(moment),

@@ -7,7 +7,7 @@ use resurgo_sim::Storage;
 use resurgo_sim::faults::{Error, Protocol, Run, run};
 use resurgo_sim::study::{Costs, Kernel};
 
-use crate::command::{list, print, scaled, scaled_list};
+use crate::command::{list, print, say, scaled, scaled_list};
 
 const USAGE: &str = "usage: resurgo-sim faults [--protocols LIST] [--ranks COUNT] [--rounds COUNT] [--intervals LIST] [--seed N]
                           [--image MB] [--server MB/S] [--client MB/S] [--disk MB/S]
@@ -116,7 +116,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
 /// Without faults, and at each rate.
 fn lines(arguments: &Arguments) -> Result<(), Error> {
     let undisturbed = run(arguments.run)?.time.unwrap_or(u64::MAX);
-    println!("{HEADER}");
+    say!("{HEADER}");
     for &(name, protocol) in &arguments.protocols {
         for interval in [None].into_iter().chain(arguments.intervals.iter().map(Some)) {
             let outcome = run(Run {
@@ -126,7 +126,7 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
                 ..arguments.run
             })?;
             let seconds = |time: u64| format!("{:.3}", time as f64 / SECOND);
-            println!(
+            say!(
                 "{name},{},{},{},{},{}",
                 arguments.run.ranks,
                 interval.copied().map_or("inf".into(), seconds),

@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use command::or_end;
+use command::{or_end, say};
 use resurgo_sim::{Failure, Loggers, Mutation, Options, Outcome, Piggybacks, Report, Setting, Spread, simulate};
 
 const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N [--trace]]
@@ -135,10 +135,10 @@ fn run(
 
 fn show(seed: u64, setting: Setting, failure: &Failure) {
     for line in &failure.trace {
-        println!("{line}");
+        say!("{line}");
     }
-    println!("{failure}");
-    println!(
+    say!("{failure}");
+    say!(
         "reproduce: cargo run -p resurgo-sim -- --tolerate {} --seed {seed}",
         setting.name()
     );
@@ -150,9 +150,9 @@ fn one(seed: u64, arguments: &Arguments) -> bool {
         match run(seed, setting, arguments.loggers, None, true) {
             Ok(report) => {
                 if arguments.trace {
-                    report.trace.iter().for_each(|line| println!("{line}"));
+                    report.trace.iter().for_each(|line| say!("{line}"));
                 }
-                println!(
+                say!(
                     "seed {seed}, {}: {} ranks, {} events, {} crashes, {} of the event logger, {} {}: {:?}",
                     setting.name(),
                     report.ranks,
@@ -205,7 +205,7 @@ fn many(arguments: &Arguments) -> bool {
         }
         let seconds = start.elapsed().as_secs_f64();
         if setting.protocol().only_waves() {
-            println!(
+            say!(
                 "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, \
                  {crashes} crashes, {images} waves, {fallbacks} dropped, {from_images} returns to one",
                 setting.name(),
@@ -216,7 +216,7 @@ fn many(arguments: &Arguments) -> bool {
         }
         if let Setting::Causal(_) | Setting::Gathering(_) | Setting::CausalOnNodes(_) = setting {
             let each = |what: u64| what as f64 / piggybacks.messages as f64;
-            println!(
+            say!(
                 "{}: {} messages: {:.2} events and {:.1} bytes each, {:.0}% without events; at most {} events kept",
                 setting.name(),
                 piggybacks.messages,
@@ -226,7 +226,7 @@ fn many(arguments: &Arguments) -> bool {
                 piggybacks.largest_graph
             );
         }
-        println!(
+        say!(
             "{}: {} seeds in {seconds:.1} s ({:.0} a second): {events} events, {deliveries} deliveries, {crashes} crashes, \
              {loggers} of event loggers, {images} images, {from_images} lives from one, {fallbacks} found destroyed, \
              {lost} losses beyond what is tolerated, all reported",
@@ -251,10 +251,10 @@ fn mutations(arguments: &Arguments) -> bool {
         });
         match caught {
             Some((seed, failure)) => {
-                println!("{mutation:?} ({}): seed {seed}: {failure}", setting.name());
+                say!("{mutation:?} ({}): seed {seed}: {failure}", setting.name());
             }
             None => {
-                println!(
+                say!(
                     "{mutation:?} ({}): not seen in {} seeds",
                     setting.name(),
                     arguments.seeds

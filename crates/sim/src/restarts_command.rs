@@ -7,7 +7,7 @@ use resurgo_protocol::survival::{Placement, chance, chance_of_racks, most_lost};
 use resurgo_sim::random::Random;
 use resurgo_sim::restarts::{Layout, drawn, drawn_racks, most_drawn};
 
-use crate::command::{list, print, scaled};
+use crate::command::{list, print, say, scaled};
 
 const USAGE: &str =
     "usage: resurgo-sim restarts [--nodes LIST] [--replicas LIST] [--parity LIST] [--racks COUNT] [--chances LIST]
@@ -78,7 +78,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
 }
 
 fn lines(arguments: &Arguments) -> Result<(), Infallible> {
-    println!("{HEADER}");
+    say!("{HEADER}");
     let mut random = Random::new(arguments.seed);
     for &nodes in &arguments.nodes {
         for &wanted in &arguments.chances {
@@ -119,7 +119,7 @@ fn counted(
     let most = most_lost(nodes, placement, wanted);
     let chance = chance(nodes, most, placement);
     let drawn = drawn(layout, nodes, most, arguments.trials, random);
-    println!("nodes,{name},{copies},{nodes},,{wanted},{most},{chance:.6},{drawn:.4}");
+    say!("nodes,{name},{copies},{nodes},,{wanted},{most},{chance:.6},{drawn:.4}");
 }
 
 /// Racks that are lost whole, and single nodes, where replicas are in racks of their own.
@@ -136,7 +136,7 @@ fn in_racks(arguments: &Arguments, nodes: u32, wanted: f64, replicas: u32, rando
             .last()
             .unwrap_or(0);
         let drawn = drawn_racks(layout, nodes, racks, most, trials, random);
-        println!(
+        say!(
             "racks,{name},{replicas},{nodes},{racks},{wanted},{most},{:.6},{drawn:.4}",
             chance(most)
         );
@@ -144,7 +144,7 @@ fn in_racks(arguments: &Arguments, nodes: u32, wanted: f64, replicas: u32, rando
     let layout = Layout::Apart { replicas, racks };
     let most = most_drawn(layout, nodes, wanted, trials, random);
     let drawn = drawn(layout, nodes, most, trials, random);
-    println!("nodes,apart,{replicas},{nodes},{racks},{wanted},{most},{drawn:.6},{drawn:.4}");
+    say!("nodes,apart,{replicas},{nodes},{racks},{wanted},{most},{drawn:.6},{drawn:.4}");
 }
 
 pub fn restarts(words: impl Iterator<Item = String>) -> ExitCode {

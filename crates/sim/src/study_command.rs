@@ -6,7 +6,7 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::causal::Reduction;
 use resurgo_sim::study::{Costs, Error, Kernel, Measured, Study, run};
 
-use crate::command::{list, print, scaled};
+use crate::command::{list, print, say, scaled};
 
 const USAGE: &str =
     "usage: resurgo-sim study [--kernels LIST] [--reductions LIST] [--event-loggers LIST] [--ranks LIST]
@@ -124,7 +124,7 @@ pub fn study(words: impl Iterator<Item = String>) -> ExitCode {
 }
 
 fn lines(arguments: &Arguments) -> Result<(), Error> {
-    println!("{HEADER}");
+    say!("{HEADER}");
     for &kernel in &arguments.kernels {
         for &ranks in &arguments.ranks {
             for &(name, reduction) in &arguments.reductions {
@@ -143,7 +143,7 @@ fn lines(arguments: &Arguments) -> Result<(), Error> {
                         messages: arguments.messages,
                         costs: arguments.costs,
                     };
-                    println!("{}", line(&study, name, &run(study, arguments.memory << 10)?));
+                    say!("{}", line(&study, name, &run(study, arguments.memory << 10)?));
                 }
             }
         }

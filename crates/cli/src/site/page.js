@@ -133,7 +133,8 @@ function showNodes() {
 function doing(rank) {
   let text = rank.state.replaceAll("_", " ");
   if (rank.replayed != null) text += ` ${Math.floor(rank.replayed * 100)} %`;
-  if (rank.waits_for != null) text += `, waits for rank ${rank.waits_for}`;
+  const waits = rank.state === "waiting" ? "" : ", waits";
+  if (rank.waits_for != null) text += `${waits} for rank ${rank.waits_for}`;
   if (rank.writes_image) text += ", writes an image";
   return text;
 }

@@ -26,6 +26,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 10 });
 /// How long the agent calls again. The dispatcher expects it for not much longer.
 const INVITED: Duration = Duration::from_secs(50);
+/// How often it tries to connect before it says that it cannot.
+const TRIES: u32 = 3;
 /// The pause between two calls, in milliseconds.
 const PAUSE: u16 = 200;
 
@@ -240,7 +242,7 @@ fn holds(life_line: &OwnedFd) -> bool {
 /// places, or this node may be slow.
 fn call(invitation: &Invitation, life_line: Option<&OwnedFd>, until: Instant) -> io::Result<Connection> {
     loop {
-        let mut control = connect(invitation)?;
+        let mut control = reach(invitation, life_line)?;
         match greet(&mut control, invitation) {
             Ok(()) => return Ok(control),
             Err(error) if Instant::now() >= until => return Err(error),
@@ -265,6 +267,17 @@ fn rest(life_line: Option<&OwnedFd>) -> io::Result<()> {
         )),
         false => Ok(()),
     }
+}
+
+/// Connects to the dispatcher. One that cannot be reached is tried again, but not for long: mostly it is a firewall.
+fn reach(invitation: &Invitation, life_line: Option<&OwnedFd>) -> io::Result<Connection> {
+    for _ in 1..TRIES {
+        match connect(invitation) {
+            Ok(control) => return Ok(control),
+            Err(_) => rest(life_line)?,
+        }
+    }
+    connect(invitation)
 }
 
 /// Connects to the first address that answers.
@@ -359,6 +372,25 @@ mod tests {
         let mut caller = Connection::tcp(Stream::called(stream, None).unwrap()).unwrap();
         let hello = caller.wait_for(soon()).unwrap();
         (caller, hello)
+    }
+
+    #[test]
+    fn an_agent_that_cannot_connect_tries_again() {
+        use nix::sys::socket::{
+            AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, getsockname, listen, socket,
+        };
+        use std::os::fd::AsRawFd;
+        // It has its port from the beginning on, but refuses connections before it listens.
+        let door = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(door.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+        let port = getsockname::<SockaddrIn>(door.as_raw_fd()).unwrap().port();
+        let invitation = invitation(SocketAddr::from(([127, 0, 0, 1], port)));
+        assert!(connect(&invitation).is_err());
+        let (ours, _theirs) = io::pipe().unwrap();
+        let ours = OwnedFd::from(ours);
+        let caller = std::thread::spawn(move || reach(&invitation, Some(&ours)).map(drop));
+        listen(&door, Backlog::new(4).unwrap()).unwrap();
+        caller.join().unwrap().unwrap();
     }
 
     #[test]

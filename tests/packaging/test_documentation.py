@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of resurgo in the documentation: their commands and options exist."""
+"""The documentation: commands and options of its command lines exist, and its links lead somewhere."""
 
 import functools
 import itertools
@@ -64,4 +64,36 @@ def test_every_command_and_option_exists(page):
                 break
             if word.startswith("-") and word.split("=")[0] not in options(verb):
                 wrong.append((verb, word))
+    assert not wrong, wrong
+
+
+def slug(title):
+    """The anchor of a heading."""
+    title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
+    return re.sub(r"[^\w\s-]", "", title.strip().lower()).replace(" ", "-")
+
+
+@functools.cache
+def anchors(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    seen, found = {}, set()
+    for title in re.findall(r"^#+ (.*)$", text, re.M):
+        anchor = slug(title)
+        seen[anchor] = seen.get(anchor, -1) + 1
+        found.add(anchor if not seen[anchor] else f"{anchor}-{seen[anchor]}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^]]+\]: (\S+)$", text, re.M)
+    wrong = []
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or anchor and target.suffix == ".md" and anchor not in anchors(target):
+            wrong.append(link)
     assert not wrong, wrong
