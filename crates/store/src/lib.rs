@@ -52,7 +52,7 @@ pub use key::StoreKey;
 pub use name::Generation;
 pub use objects::{Objects, Variables};
 pub use place::{Entry, MOST_BYTES, Place};
-pub use places::{Described, KEY_VARIABLE, Location, PORT, Places, STARTED_KEY, usual_directory};
+pub use places::{Described, KEY_VARIABLE, Location, PORT, Places, STARTED_KEY, rate, usual_directory};
 pub use records::{About, FileEntry, Manifest, Part, PartNote};
 pub use sender::{Progress, Sender, Source};
 pub use server::{Server, Settings};

@@ -140,6 +140,17 @@ fn location(text: &str) -> Result<Location, String> {
     }
 }
 
+/// The bytes a second that an `option` such as `rate=200M` has as its value.
+///
+/// # Errors
+/// It is no size, or nothing at all.
+pub fn rate(option: &str, value: &str) -> Result<u64, String> {
+    match parse_size(value.trim_end_matches("/s"))? {
+        0 => Err(format!("{option:?}: must be more than 0 bytes a second")),
+        rate => Ok(rate),
+    }
+}
+
 impl Described {
     fn option(&mut self, option: &str) -> Result<(), String> {
         let number = |value: &str| match value.parse::<u32>() {
@@ -149,10 +160,7 @@ impl Described {
         match option.split_once('=') {
             Some(("every", value)) => self.every = number(value)?.into(),
             Some(("keep", value)) => self.keep = number(value)? as usize,
-            Some(("rate", value)) => match parse_size(value.trim_end_matches("/s"))? {
-                0 => return Err(format!("{option:?}: must be more than 0 bytes a second")),
-                rate => self.rate = Some(rate),
-            },
+            Some(("rate", value)) => self.rate = Some(rate(option, value)?),
             Some(("key", value)) if !value.is_empty() && matches!(self.location, Location::Servers(_)) => {
                 self.key = Some(value.into());
             }

@@ -133,6 +133,21 @@ fn places_on_the_command_line_replace_those_of_the_environment() {
 }
 
 #[test]
+fn a_rate_of_copies_in_the_environment_goes_with_them() {
+    let variable = |name: &str| (name == "RESURGO_STORE").then(|| "peers:2;rate=60M".into());
+    let copies = |line: &str| {
+        let line = format!("--nodes 3 {line} ./a");
+        let Ok(Request::Run(options)) = parse(line.split_whitespace().map(OsString::from).collect(), &[], variable)
+        else {
+            panic!("{line}");
+        };
+        (options.images.peers, options.images.copy_rate)
+    };
+    assert_eq!(copies(""), (Some(2), Some(60 << 20)));
+    assert_eq!(copies("--store peers:1"), (Some(1), None));
+}
+
+#[test]
 fn policies_say_whose_image_comes_next() {
     let every = "--checkpoint-every 2s";
     for (line, order) in [

@@ -296,7 +296,7 @@ impl Images {
     }
 
     pub fn forget_levels(&mut self) {
-        (self.names_local, self.peers) = (false, None);
+        (self.names_local, self.peers, self.copy_rate) = (false, None, None);
         self.places.clear();
     }
 }

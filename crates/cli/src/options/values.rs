@@ -11,7 +11,7 @@ use resurgo_protocol::placement::Parity;
 use resurgo_runtime::dispatcher::{Launcher, Period};
 use resurgo_runtime::pattern::Pattern;
 use resurgo_runtime::units::{parse_duration, parse_size, readable_size};
-use resurgo_store::Places;
+use resurgo_store::{Places, rate};
 use resurgo_wire::node_memory::{CLOCK_SPREADS, MAX_LOG_SEGMENTS, MAX_RANKS, SEGMENT};
 use resurgo_wire::trace::{LEAST_MEMORY, MOST_MEMORY};
 
@@ -240,19 +240,10 @@ fn without_rate<'a>(part: &'a str, copy_rate: &mut Option<u64>) -> Result<&'a st
     let Some((name, option)) = part.split_once(';') else {
         return Ok(part);
     };
-    let rate = option
+    let value = option
         .strip_prefix("rate=")
-        .map(|rate| parse_size(rate.trim_end_matches("/s")));
-    *copy_rate = match rate {
-        Some(Ok(rate @ 1..)) => Some(rate),
-        Some(Ok(_)) => return Err(format!("{option:?}: must be more than 0 bytes a second")),
-        Some(Err(why)) => return Err(why),
-        None => {
-            return Err(format!(
-                "{option:?} is no option of copies on other nodes: there is rate=SIZE"
-            ));
-        }
-    };
+        .ok_or_else(|| format!("{option:?} is no option of copies on other nodes: there is rate=SIZE"))?;
+    *copy_rate = Some(rate(option, value)?);
     Ok(name)
 }
 
