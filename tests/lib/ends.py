@@ -32,6 +32,33 @@ else:
 print("rank", world.rank, total)
 """
 
+# Rank 2 leaves when it has got much, and the others send one another ten times as much as a log holds. With a name of
+# files, rank 0 waits for the first when all is on its way to rank 2, and for the second in the middle.
+MUCH_AFTER_AN_END = """
+import os, sys, time, zlib
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+data, total = bytearray(1 << 20), 0
+for number in range(640 if world.rank < 2 else 20):
+    data[number] = number % 251
+    if world.rank == 0 and number in (20, 300):
+        while sys.argv[1:] and not os.path.exists(sys.argv[1] + str(number)):
+            time.sleep(0.01)
+    if world.rank == 2:
+        total = zlib.crc32(world.recv(source=0), total)
+    elif world.rank == 0:
+        if number < 20:
+            world.send(bytes(data), dest=2)
+        world.send(bytes(data), dest=1)
+    else:
+        total = zlib.crc32(world.recv(source=0), total)
+        if number % 4 == 0:
+            world.send(number, dest=0)
+    if world.rank == 0 and number % 4 == 0:
+        total += world.recv(source=1)
+print("rank", world.rank, total)
+"""
+
 
 def leaving(jobs):
     """A program of which rank 2 leaves early, what its rank 0 waits for, and its undisturbed run."""

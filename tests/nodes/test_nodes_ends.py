@@ -9,7 +9,7 @@ import pytest
 
 import harness
 from chains import EVERY, interrupt, recorded
-from ends import MUCH_FROM_AN_END, leaving
+from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, leaving
 from harness import MANY, by_rank, slow
 from on_nodes import agents
 from survival import agent_of, began_from_images, every
@@ -153,30 +153,6 @@ def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
     assert by_rank(chain.out) == by_rank(calm().out)
 
 
-MUCH_AFTER_AN_END = """
-import os, sys, time, zlib
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-data, total = bytearray(1 << 20), 0
-for number in range(400 if world.rank < 2 else 4):
-    data[number] = number % 251
-    if number in (4, 300):
-        while world.rank == 0 and not os.path.exists(sys.argv[1] + str(number)):
-            time.sleep(0.01)
-    if world.rank == 0 and number < 4:
-        world.send(bytes(data), dest=2)
-    if world.rank == 0:
-        world.send(bytes(data), dest=1)
-    else:
-        total = zlib.crc32(world.recv(source=0), total)
-    if world.rank == 1 and number % 4 == 0:
-        world.send(number, dest=0)
-    if world.rank == 0 and number % 4 == 0:
-        total += world.recv(source=1)
-print("rank", world.rank, total)
-"""
-
-
 @pytest.mark.parametrize("loses", ["a rank", slow("its node"), "their node"])
 def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
     """Under auto there are no waves then. So the others take images alone when a log is full."""
@@ -184,7 +160,7 @@ def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
     command = [harness.PYTHON, "-c", MUCH_AFTER_AN_END, go]
     job = jobs.start(3, *command, options=[*MANY, *THREE, "--log-memory", "64M"], protocol="auto")
     job.reach_event("finished", rank=2)
-    Path(f"{go}4").touch()
+    Path(f"{go}20").touch()
     job.reach_event("waves_given_up", rank=2)
     job.reach_event("checkpointed", rank=1)
     if loses == "a rank":

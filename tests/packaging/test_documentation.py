@@ -67,6 +67,11 @@ def test_every_command_and_option_exists(page):
     assert not wrong, wrong
 
 
+def prose(page):
+    """Its text without the blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+
+
 def slug(title):
     """The anchor of a heading."""
     title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
@@ -75,7 +80,7 @@ def slug(title):
 
 @functools.cache
 def anchors(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    text = prose(page)
     seen, found = {}, set()
     for title in re.findall(r"^#+ (.*)$", text, re.M):
         anchor = slug(title)
@@ -86,7 +91,7 @@ def anchors(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    text = prose(page)
     links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^]]+\]: (\S+)$", text, re.M)
     wrong = []
     for link in links:

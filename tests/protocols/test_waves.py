@@ -12,7 +12,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from ends import MUCH_FROM_AN_END, leaving
+from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, leaving
 from harness import MANY, by_rank, came_about, in_time, slow, storm
 from returns import files, strike_the_returning
 from survival import (
@@ -182,30 +182,6 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
     assert by_rank(result.out) == by_rank(jobs.calm(3, *command).out)
     assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1], result.describe()
     assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
-
-
-# Rank 2 leaves when it has got much, and the others send one another ten times as much as a log holds.
-MUCH_AFTER_AN_END = """
-from mpi4py import MPI
-import zlib
-world = MPI.COMM_WORLD
-data, total = bytearray(1 << 20), 0
-for number in range(640 if world.rank < 2 else 20):
-    data[number] = number % 251
-    if world.rank == 2:
-        total = zlib.crc32(world.recv(source=0), total)
-    elif world.rank == 0:
-        if number < 20:
-            world.send(bytes(data), dest=2)
-        world.send(bytes(data), dest=1)
-    else:
-        total = zlib.crc32(world.recv(source=0), total)
-        if number % 4 == 0:
-            world.send(number, dest=0)
-    if world.rank == 0 and number % 4 == 0:
-        total += world.recv(source=1)
-print("rank", world.rank, total)
-"""
 
 
 def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs):
