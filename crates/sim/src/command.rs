@@ -6,8 +6,11 @@ use std::process::ExitCode;
 /// Prints a line; ends the process when nobody reads any more (`| head`).
 macro_rules! say {
     ($($words:tt)*) => {
-        if std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*))).is_err() {
-            std::process::exit(0);
+        {
+            use std::io::Write;
+            if writeln!(std::io::stdout(), $($words)*).is_err() {
+                std::process::exit(0);
+            }
         }
     };
 }

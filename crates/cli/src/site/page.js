@@ -32,6 +32,16 @@ function drawn(name, attributes) {
   return made;
 }
 
+// Draws into this picture; the text is what the pointer tells.
+function drawing(svg) {
+  return (name, attributes, text) => {
+    const made = drawn(name, attributes);
+    if (text) made.append(Object.assign(drawn("title", {}), { textContent: text }));
+    svg.append(made);
+    return made;
+  };
+}
+
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
@@ -166,7 +176,7 @@ function showTraffic() {
   const side = Math.max(6, Math.min(26, Math.floor(560 / count))), table = count * side;
   const [width, height] = [LEFT + table + 8, TOP + table];
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
-  const add = (name, attributes) => svg.appendChild(drawn(name, attributes));
+  const add = drawing(svg);
   add("rect", { x: LEFT, y: TOP, width: table, height: table, class: "none" });
   for (let rank = 0; rank < count; rank += Math.ceil(20 / side)) {
     const middle = (rank + 0.5) * side;
@@ -175,10 +185,9 @@ function showTraffic() {
   }
   for (const { from, to, sent } of pairs) {
     const shade = 0.15 + 0.85 * Math.log1p(sent) / Math.log1p(busiest.sent);
-    const box = add("rect", { x: LEFT + to * side, y: TOP + from * side, width: side - 1, height: side - 1,
-      class: "sends", "fill-opacity": shade, "data-from": from, "data-to": to, "data-sent": sent });
-    box.append(drawn("title", {}));
-    box.firstChild.textContent = `rank ${from} has sent ${sent} messages to rank ${to}`;
+    add("rect", { x: LEFT + to * side, y: TOP + from * side, width: side - 1, height: side - 1, class: "sends",
+      "fill-opacity": shade, "data-from": from, "data-to": to, "data-sent": sent },
+    `rank ${from} has sent ${sent} messages to rank ${to}`);
   }
   byId("traffic").replaceChildren(svg);
 }
@@ -278,12 +287,7 @@ function draw() {
   const seen = (from, to) => to >= view.from && from <= view.to;
   const within = (at) => Math.min(Math.max(x(at), LEFT), width - 8);
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, height });
-  const add = (name, attributes, text) => {
-    const made = drawn(name, attributes);
-    if (text) made.append(Object.assign(drawn("title", {}), { textContent: text }));
-    svg.append(made);
-    return made;
-  };
+  const add = drawing(svg);
   const step = tick(view.to - view.from);
   for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
     add("line", { x1: x(at), x2: x(at), y1: TOP - 4, y2: height, class: "row" });

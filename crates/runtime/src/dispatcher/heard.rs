@@ -64,12 +64,12 @@ impl Dispatcher {
             To::Suspended { directory, bytes } => self.suspended(Path::new(&directory), bytes),
             To::NotSuspended { reason } => self.not_suspended(&reason),
             To::Stopped { .. } if self.ends(node) && self.verdict.is_none() => {
-                self.agents.tell_one(node, &ToAgent::Farewell);
+                self.agents.node(node).tell(&ToAgent::Farewell);
                 self.node_lost(node, Death::Ended);
             }
             To::Stopped { statistics, turns } => {
                 if self.bus.trace().is_some() {
-                    self.agents.tell_one(node, &ToAgent::Farewell);
+                    self.agents.node(node).tell(&ToAgent::Farewell);
                 }
                 if self.agents.has_stopped(node, statistics, turns) {
                     self.gather_statistics();

@@ -308,11 +308,16 @@ impl Dispatcher {
         let reason = reason.split(". ").next().unwrap_or_default();
         let is_scarce = self.images.scarce.remove(&rank);
         let is_hopeless = refused.lasts || is_scarce && lasts == Lasts::ForGood;
-        if is_hopeless && !self.together && self.coordinator.protocol().without_waves().is_some() {
+        if is_hopeless && self.may_give_up_waves() {
             self.give_up_waves(rank, reason);
         } else if is_hopeless && is_scarce {
             self.let_logs_go(rank, reason);
         }
+    }
+
+    /// There are waves that the job can do without.
+    fn may_give_up_waves(&self) -> bool {
+        !self.together && self.coordinator.protocol().without_waves().is_some()
     }
 
     /// One rank must not keep all others without images.
@@ -325,11 +330,11 @@ impl Dispatcher {
 
     /// A log is full. If waves ended with a rank, the others take images alone, for which logs can forget.
     pub(super) fn mind_full_log(&mut self) {
-        let finished = (0..self.pids.len()).find(|rank| self.policy.has_finished(*rank));
-        let Some(rank) = finished.filter(|rank| self.has_waves() && !self.ends_count() && !self.returns(*rank)) else {
+        if self.ends_count() || !self.may_give_up_waves() {
             return;
-        };
-        if !self.together && self.coordinator.protocol().without_waves().is_some() {
+        }
+        let finished = (0..self.pids.len()).find(|rank| self.policy.has_finished(*rank));
+        if let Some(rank) = finished.filter(|rank| !self.returns(*rank)) {
             self.give_up_waves(rank, "it has finished");
         }
     }

@@ -497,11 +497,6 @@ impl Agents {
         self.present().for_each(|(_, node)| node.tell(message));
     }
 
-    /// Tells one, whatever is left of it.
-    pub fn tell_one(&mut self, number: usize, message: &ToAgent) {
-        self.nodes[number].tell(message);
-    }
-
     /// Tells all but one, together with others.
     pub fn tell_others(&mut self, one: usize, message: &ToAgent) {
         let others = self.present().filter(|(number, _)| *number != one);
