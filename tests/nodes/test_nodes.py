@@ -308,14 +308,25 @@ def test_messages_name_the_node_of_a_rank(jobs, program):
     assert f"rank 3 on node {node} killed by SIGKILL (pid " in result.errors, result.describe()
 
 
-def test_a_node_that_is_lost_ends_a_job_of_logs_alone(jobs, program):
-    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2"], protocol="pessimistic")
-    job.reach(lambda: len(job.lives()) == 4)
-    first, _ = agents(job)
-    os.kill(first, signal.SIGKILL)
-    result = job.wait(20)
-    assert result.code == 1 and result.errors.count("the agent of node 0") == 1, result.describe()
-    assert "under --protocol pessimistic what its ranks need to go on is lost with it" in result.errors
+@pytest.mark.parametrize("images", [[], every("100ms")], ids=["no-images", "images"])
+@pytest.mark.parametrize("protocol", ["pessimistic", "causal", "hierarchical"])
+def test_all_begin_again_where_a_node_takes_logs_along(jobs, program, protocol, images):
+    """Logs are in the memory of nodes alone: all ranks begin again at the beginning, twice in succession."""
+    entry, command = BY_NAME["cg"], program("cg")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-struck"
+    options = ["--nodes", "3", "-ppn", "2", *images]
+    job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
+    for lost in (1, 2):
+        job.opens_mpi()
+        if images:
+            job.reach_another("checkpointed" if protocol != "hierarchical" else "wave_complete")
+        before = len(job.of("returned"))
+        job.hit(agents(job)[0], signal.SIGKILL)
+        job.reach(lambda lost=lost, before=before: len(job.of("node_lost")) == lost and len(job.of("returned")) > before)
+    result = compare(entry, job.wait(60), file, expected)
+    assert {event["wave"] for event in result.of("returned")} == {0}, result.describe()
+    assert re.search("(all ranks|ranks 0 and 1) begin again", result.errors), result.describe()
 
 
 def test_nodes_are_killed_on_demand(jobs, program):

@@ -45,6 +45,42 @@ def test_spare_nodes_stay_free(jobs, program, expected):
     assert set(nodes_of(result).values()) == {"0", "1"}
 
 
+ON_HOST = """
+import sys
+from mpi4py import MPI
+others = MPI.Comm.Get_parent()
+if others != MPI.COMM_NULL:
+    others.Disconnect()
+    sys.exit()
+info = MPI.Info.Create()
+info["host"] = sys.argv[1]
+try:
+    MPI.COMM_SELF.Spawn(sys.executable, sys.argv, maxprocs=3, info=info).Disconnect()
+except MPI.Exception as error:
+    print("not spawned")
+"""
+
+
+def spawned_on(jobs, host, *options):
+    file = jobs.directory / "on_host.py"
+    file.write_text(ON_HOST)
+    return jobs.run(1, harness.PYTHON, file, host, options=["--nodes", "3", "-ppn", "2", *options])
+
+
+def test_new_ranks_run_where_the_program_says(jobs):
+    nodes = nodes_of(spawned_on(jobs, "2").ok())
+    assert nodes == {0: "0", 1: "2", 2: "2", 3: "2"}
+    # Of two, each where more is free; a spare one, since it is named.
+    assert nodes_of(spawned_on(jobs, "0, 1").ok()) == {0: "0", 1: "1", 2: "0", 3: "1"}
+    assert nodes_of(spawned_on(jobs, "2", "--spares", "1").ok())[3] == "2"
+
+
+def test_a_host_that_is_no_node_is_named(jobs):
+    result = spawned_on(jobs, "elsewhere").ok()
+    assert "not spawned" in result.text, result.describe()
+    assert "the info key host names elsewhere, which is no node of the job now; there are 0, 1, 2" in result.errors
+
+
 @pytest.mark.parametrize("protocol, images", [("auto", []), ("causal", every("50ms")), ("channel-memory", every("50ms"))])
 def test_ranks_are_killed(jobs, program, expected, rng, kills, protocol, images):
     options = [*NODES, *MANY, *images]

@@ -29,11 +29,11 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     assert "--protocol auto: message logging alone, as pessimistic: logs that have been spilled" in told.errors
     assert told.of("job_started")[0]["protocol"] == "pessimistic"
     told = jobs.run(2, *program("hello"), protocol="auto", options=["--tolerate", "node"]).ok()
-    assert "--protocol auto: message logging alone, as pessimistic: what event loggers have" in told.errors
+    assert "--protocol auto: message logging alone, as causal, where no send waits" in told.errors
     # auto is the default, and says so when it chooses something unusual.
     assert "--protocol auto" not in jobs.resurgo("run", "-n", "2", *program("hello")).ok().errors
     told = jobs.resurgo("run", "-n", "2", "--tolerate", "node", *program("hello")).ok()
-    assert "--protocol auto: message logging alone, as pessimistic" in told.errors
+    assert "--protocol auto: message logging alone, as causal" in told.errors
     assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
 
 

@@ -19,7 +19,7 @@ import harness
 import node_memory
 import svg
 
-FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "mpich-v-9-server", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6",
+FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "mpich-v-9-server", "node-loss", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6",
            "walters-table-1", "walters-1", "walters-2", "walters-3", "walters-4", "ft-mpi-3", "ft-mpi-table-1"]
 KERNELS = ("cg", "lu", "bt", "ft")
 REAL = harness.environment(RESURGO_DEPS=harness.DEPS)
@@ -186,6 +186,16 @@ def test_a_rank_and_its_images_are_lost_beside_a_server(jobs, tmp_path):
     assert all(float(row["seconds"]) > 0 and row["kills_that_struck"] == "0" for row in calm), rows
     assert all(row["faults_per_minute"] == "24" and int(row["kills_that_struck"]) > 0 for row in faulty), rows
     assert "link of 100mbit each" in text
+
+
+@pytest.mark.slow
+def test_a_node_is_lost_under_logs_and_waves(jobs, tmp_path):
+    bench(jobs, "paper", "node-loss", "--quick", "--protocols", "blocking,pessimistic", "--out", tmp_path, timeout=300).ok()
+    rows, text = outcome(tmp_path, "node-loss")
+    kinds = {row["contender"]: row["goes_on_from"] for row in rows}
+    assert kinds == {"blocking": "waves", "pessimistic, node": "logs", "pessimistic, process": "neither"}, rows
+    assert all(0 < float(row["moment_seconds"]) < float(row["seconds_undisturbed"]) < float(row["seconds"]) for row in rows), rows
+    assert "logging loses less time than a return of all" in text
 
 
 @pytest.mark.slow

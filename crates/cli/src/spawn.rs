@@ -12,8 +12,8 @@ use crate::options::{Options, ProgramOptions};
 use crate::program;
 
 /// The program to execute for `wanted`. As at mpiexec, it gets the environment and the directory of the job, not those
-/// of the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) it follows `wdir` and `path`. It does not
-/// choose the place, so it leaves out `host` and `arch`.
+/// of the rank that spawns it. Of the reserved info keys (MPI 5.0, §11.8.4) it follows `wdir` and `path`; the dispatcher
+/// follows `host`. Processors are of one kind: `arch` means nothing.
 pub fn find(options: &Options, origin: &Origin, wanted: &WantedProgram) -> Result<Program, String> {
     if options.protocol.only_waves() {
         // All ranks would return to a wave that some of them are not in.

@@ -198,7 +198,7 @@ impl Coordinator {
     pub fn handle(&mut self, fact: Fact, now: Duration) {
         match fact {
             Fact::Launched => (0..self.ranks.len() as Rank).for_each(|rank| self.begin(rank, From::Beginning, false)),
-            Fact::Spawned { ranks } => self.spawned(ranks),
+            Fact::Spawned { on } => self.spawned(on),
             Fact::Wanted { unit } => self.survey(unit),
             Fact::Surveyed {
                 rank,
@@ -419,14 +419,14 @@ impl Coordinator {
         &mut self.ranks[rank as usize].images
     }
 
-    fn spawned(&mut self, ranks: usize) {
+    fn spawned(&mut self, on: Vec<Vec<Node>>) {
         // Ranks cannot return to the time before.
         self.may_come_back = false;
         if std::mem::take(&mut self.may_begin_again) {
             self.tell_protocol();
         }
-        for rank in self.ranks.len()..self.ranks.len() + ranks {
-            let node = self.for_one_more();
+        for named in on {
+            let (rank, node) = (self.ranks.len(), self.for_one_more(&named));
             self.ranks.push(Member {
                 node,
                 ..Member::default()

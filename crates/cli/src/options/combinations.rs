@@ -12,9 +12,13 @@ use super::{groups, policy};
 /// Chooses logs and waves together, where that is possible. Returns the reason, and whether the user must be told in
 /// any case.
 fn choose_protocol(options: &mut Options) -> (&'static str, bool) {
-    let why = if options.tolerate_node {
-        "message logging alone, as pessimistic: what event loggers have cannot be cut back to a wave"
-    } else if options.log.spill_directory.is_some() {
+    if options.tolerate_node {
+        options.protocol = Protocol::Causal;
+        let why = "message logging alone, as causal, where no send waits for an event logger: what these have cannot be cut back to \
+                   a wave";
+        return (why, true);
+    }
+    let why = if options.log.spill_directory.is_some() {
         "message logging alone, as pessimistic: logs that have been spilled cannot be cut back to a wave"
     } else if options.images.in_flight.is_some() || policy::is_of_single_ranks(&options.images.policy) {
         "message logging alone, as pessimistic: images of single ranks are asked for, and in a wave all have theirs together"

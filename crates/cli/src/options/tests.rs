@@ -84,6 +84,14 @@ fn options_of_our_own() {
 }
 
 #[test]
+fn auto_logs_without_waiting_where_nodes_may_be_lost() {
+    let of = |line: &str| options(line).protocol;
+    assert_eq!(of("--tolerate node ./a"), Protocol::Causal);
+    assert_eq!(of("--tolerate node --event-loggers 0 --reduction logon ./a"), Protocol::Causal);
+    assert_eq!(of("--tolerate process ./a"), Protocol::Auto);
+}
+
+#[test]
 fn the_environment_gives_options_and_the_command_line_wins() {
     let variable = |name: &str| match name {
         "RESURGO_LOG_MEMORY" => Some("64M".into()),
@@ -336,8 +344,12 @@ fn errors_name_what_is_wrong() {
         ),
         ("--protocol causal --reduction logon ./a", "add --tolerate node"),
         (
-            "--tolerate node --reduction logon ./a",
-            "add --protocol causal: pessimistic (which auto is here)",
+            "--protocol pessimistic --tolerate node --reduction logon ./a",
+            "add --protocol causal: pessimistic piggybacks nothing",
+        ),
+        (
+            "--spill-dir /var/tmp --event-loggers 0 ./a",
+            "needs --tolerate node: while only processes are lost",
         ),
         ("--protocol Causal ./a", "did you mean causal?"),
         ("--protocol V2 ./a", "did you mean pessimistic?"),
@@ -347,10 +359,6 @@ fn errors_name_what_is_wrong() {
         ),
         ("--protocol causal --reduction manhatto ./a", "did you mean manetho?"),
         ("--event-loggers 1 ./a", "needs --tolerate node"),
-        (
-            "--tolerate node --event-loggers 0 ./a",
-            "needs --protocol causal: under pessimistic (which auto is here)",
-        ),
         (
             "--protocol pessimistic --tolerate node --event-loggers 0 ./a",
             "the nearest is --event-loggers 1",
@@ -375,7 +383,7 @@ fn errors_name_what_is_wrong() {
             "without event loggers",
         ),
         (
-            "-n 2 --tolerate node --event-loggers 2 --clock-spread broadcast ./a",
+            "-n 2 --protocol pessimistic --tolerate node --event-loggers 2 --clock-spread broadcast ./a",
             "for --protocol causal",
         ),
         (

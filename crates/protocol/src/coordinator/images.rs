@@ -14,6 +14,8 @@ impl Coordinator {
             _ if member.images.taking.is_some() => Why::Taking,
             _ if member.images.writing.is_some() => Why::Writing,
             _ if member.process != Process::Known || self.is_halted => Why::NotRunning,
+            // It is about to end, and so it will not answer.
+            _ if self.is_returning(rank) => Why::Again,
             State::Filling => Why::Filling,
             State::Writing => Why::Writing,
             State::Closed => Why::Closed,

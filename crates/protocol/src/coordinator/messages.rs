@@ -14,9 +14,9 @@ use crate::{Node, Rank};
 pub enum Fact {
     /// The job begins.
     Launched,
-    /// So many ranks are new.
+    /// Ranks are new. Each runs on one of these nodes, which are up, or anywhere if none is named.
     Spawned {
-        ranks: usize,
+        on: Vec<Vec<Node>>,
     },
     /// Images of a unit are requested; where ranks take them alone it is a rank.
     Wanted {

@@ -50,9 +50,13 @@ impl Coordinator {
         }
     }
 
-    /// Where a rank runs that is added.
-    pub(super) fn for_one_more(&self) -> Node {
-        placement::added(&self.rooms(Rank::MAX, From::Beginning)).unwrap_or(0)
+    /// Where a rank runs that is added: on one of these nodes, if any are named.
+    pub(super) fn for_one_more(&self, named: &[Node]) -> Node {
+        let mut rooms = self.rooms(Rank::MAX, From::Beginning);
+        if !named.is_empty() {
+            rooms.retain(|room| named.contains(&room.node));
+        }
+        placement::added(&rooms).or(named.first().copied()).unwrap_or(0)
     }
 
     /// The node of the rank's next life, which is up. None: there is no node, and the decision says so.
@@ -144,8 +148,8 @@ impl Coordinator {
             .filter(|rank| self.ranks[*rank as usize].is_alive())
             .collect();
         // First removes everything that is gone: nothing after this counts on it.
-        self.nodes.logs_lost |=
-            !there.is_empty() && self.plan.protocol.logs() && self.plan.protocol.can_return_together();
+        let had_ranks = !there.is_empty();
+        self.nodes.logs_lost |= had_ranks && self.plan.protocol.logs() && self.plan.protocol.can_return_together();
         self.lose_pieces(node);
         for member in &mut self.ranks {
             member.images.is_nowhere_on(node);
@@ -186,9 +190,18 @@ impl Coordinator {
             }
         }
         self.tell(Command::Lost { node, ranks: failed });
+        if had_ranks && !self.outlives_nodes() && self.may_begin_anew() && !self.is_halted {
+            self.all_begin_again();
+        }
         (0..self.units.len()).for_each(|unit| self.mind_leaving(unit));
         self.mind_fetching();
         self.end_ready_nodes();
+    }
+
+    /// Ranks go on without what lay in the memory of a lost node: with images and logs on others, or with servers.
+    fn outlives_nodes(&self) -> bool {
+        let protocol = self.plan.protocol;
+        self.plan.moves || protocol.can_return_together() || !protocol.logs()
     }
 
     /// The rank's copies are gone with their node, and so is the file that it was writing there.

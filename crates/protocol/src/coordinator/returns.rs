@@ -301,13 +301,13 @@ impl Coordinator {
     }
 
     /// A resumed job must stay the same job. Ranks that were spawned belong to a course that would not come again.
-    fn may_begin_anew(&self) -> bool {
+    pub fn may_begin_anew(&self) -> bool {
         let has_spawned = self.ranks.len() > self.plan.units.ranks();
         self.plan.begins_anew && !self.is_resumed && !has_spawned
     }
 
     /// A life has nothing to begin from, and what it would repeat is forgotten: all ranks end, and begin again.
-    fn all_begin_again(&mut self) {
+    pub(super) fn all_begin_again(&mut self) {
         self.all_begin = true;
         for unit in 0..self.units.len() {
             let members = self.units[unit].members.clone();

@@ -6,6 +6,7 @@
 //! - Where event loggers or other ranks have the order of deliveries, also: senders' nodes hold the messages, receivers' nodes what
 //!   the lost ranks sent.
 //! - Where the program deals with failures, it is told that they have failed.
+//! - Where messages are logged on nodes alone, all ranks begin again, from the beginning.
 //! - Otherwise the job ends.
 
 use std::time::Duration;
@@ -53,11 +54,16 @@ impl Dispatcher {
         let protocol = self.coordinator.protocol();
         let begins_alone = self.begins_alone();
         let returns = protocol.can_return_together();
-        if !begins_alone && !returns {
+        if !begins_alone && !returns && !self.coordinator.may_begin_anew() {
             let (lost, name) = (lost.words, protocol.name());
+            let why = match self.spawning.by.is_empty() {
+                _ if !protocol.logs() => "",
+                true => " (a resumed job does not begin again)",
+                false => " (with spawned ranks it does not begin again)",
+            };
             self.bus.error(&format!(
-                "{lost}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends; those with waves of all \
-                 ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
+                "{lost}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends{why}; those with waves \
+                 of all ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
             ));
             return self.end(FAILURE, Duration::ZERO);
         }
@@ -82,7 +88,9 @@ impl Dispatcher {
         // Others have what these ranks have sent.
         let is_over = |rank: &usize| self.coordinator.has_finished(*rank as u32);
         let nobody_returns = self.ends_count() && there.iter().all(is_over);
-        if returns && !begins_alone {
+        if !begins_alone {
+            self.checkpoints.failed();
+            there.iter().for_each(|rank| self.pids[*rank] = None);
             self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
         }
         self.coordinate(Fact::Down { node: node as u32 });
@@ -93,7 +101,7 @@ impl Dispatcher {
             let finished: Vec<Rank> = finished.into_iter().map(|rank| rank as Rank).collect();
             self.ranks_lost(&finished);
         }
-        if !begins_alone {
+        if returns && !begins_alone {
             self.return_from_lost_node(there.first().copied().filter(|_| !nobody_returns));
         }
     }

@@ -2,8 +2,9 @@
 //! request leaves the asking rank alive.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use resurgo_protocol::{Fact, Rank};
+use resurgo_protocol::{Fact, Node, Rank};
 use resurgo_wire::control::{Job, Program, ToAgent, WantedProgram, appnums};
 use resurgo_wire::node_memory::MAX_RANKS;
 use resurgo_wire::survivors::REPLACEMENT;
@@ -12,6 +13,9 @@ use super::events::Event;
 use super::{Dispatcher, Spawning};
 use crate::{FILES_PER_RANK, OWN_FILES, leftovers};
 
+/// Info keys that say where spawned ranks run.
+const HOST_KEYS: [&str; 2] = ["host", "hosts"];
+
 /// Finds the file of a program that a rank wants to spawn, and makes its environment; or says why it cannot be run.
 pub type Find = Box<dyn Fn(&WantedProgram) -> Result<Program, String>>;
 
@@ -19,6 +23,13 @@ pub type Find = Box<dyn Fn(&WantedProgram) -> Result<Program, String>>;
 fn replaced(wanted: &[WantedProgram]) -> Option<Vec<Rank>> {
     let [program] = wanted else { return None };
     (program.name == REPLACEMENT).then(|| program.arguments.iter().filter_map(|rank| rank.parse().ok()).collect())
+}
+
+/// Whether `host` means the node of that name. Programs know it as MPI_Get_processor_name gives it, perhaps in full.
+fn is_host(name: &str, host: &str) -> bool {
+    let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_address = |name: &str| name.parse::<IpAddr>().is_ok();
+    name.eq_ignore_ascii_case(host) || !is_address(name) && !is_address(host) && first(name) == first(host)
 }
 
 impl Spawning {
@@ -45,7 +56,8 @@ impl Dispatcher {
             return;
         }
         let replaced = replaced(wanted);
-        let (mut programs, appnums) = match self.prepare_spawn(wanted, replaced.as_deref()) {
+        let prepared = self.prepare_spawn(wanted, replaced.as_deref());
+        let (mut programs, appnums, on) = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => {
                 self.bus.tell(Event::SpawnFailed {
@@ -86,7 +98,7 @@ impl Dispatcher {
         // Before one of them sends anything.
         self.ledger.grow(ranks);
         let answer = self.ledger.server.spawned(by, appnums);
-        let fact = Fact::Spawned { ranks: new.len() };
+        let fact = Fact::Spawned { on };
         self.coordinator.handle(fact, self.start.elapsed());
         let nodes: Vec<u32> = new.iter().map(|rank| self.coordinator.node(*rank as u32)).collect();
         self.output.spawned(first, &nodes);
@@ -121,23 +133,55 @@ impl Dispatcher {
         });
     }
 
-    /// The programs, and the number of that of each rank.
+    /// The programs, and for each rank the number of its own, and the nodes that it may run on; none: any.
     fn prepare_spawn(
         &mut self,
         wanted: &[WantedProgram],
         replaced: Option<&[Rank]>,
-    ) -> Result<(Vec<Program>, Vec<u32>), String> {
+    ) -> Result<(Vec<Program>, Vec<u32>, Vec<Vec<Node>>), String> {
         let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
         if let Some(replaced) = replaced {
             self.is_room_for(ranks)?;
-            return self.replacements(replaced);
+            let (programs, appnums) = self.replacements(replaced)?;
+            return Ok((programs, appnums, vec![Vec::new(); ranks]));
         }
         // What no other number of ranks would help comes first.
         let programs = wanted.iter().map(|program| (self.spawning.find)(program));
         let programs: Vec<Program> = programs.collect::<Result<_, _>>()?;
         self.is_room_for(ranks)?;
         let appnums = appnums(&programs);
-        Ok((programs, appnums))
+        let mut on = Vec::new();
+        for program in wanted {
+            let nodes = self.nodes_named(program)?;
+            on.resize(on.len() + program.ranks, nodes);
+        }
+        Ok((programs, appnums, on))
+    }
+
+    /// The nodes that the info key `host` names (MPI 5.0, §11.8.4), or MPICH's `hosts`. On one machine it means nothing.
+    fn nodes_named(&self, program: &WantedProgram) -> Result<Vec<Node>, String> {
+        let mut keys = program.info.iter();
+        let Some((key, hosts)) = keys.find(|(key, _)| self.plan.is_some() && HOST_KEYS.contains(&key.as_str())) else {
+            return Ok(Vec::new());
+        };
+        let there: Vec<(usize, &str)> = self
+            .agents
+            .numbers()
+            .into_iter()
+            .map(|node| (node, self.agents.name(node).unwrap_or_default()))
+            .collect();
+        let find = |host: &str| {
+            let named = there.iter().find(|(_, name)| is_host(name, host));
+            named.map(|(node, _)| *node as Node).ok_or_else(|| {
+                let names: Vec<&str> = there.iter().map(|(_, name)| *name).collect();
+                format!(
+                    "the info key {key} names {host}, which is no node of the job now; there are {}",
+                    names.join(", ")
+                )
+            })
+        };
+        let hosts = hosts.split(',').map(str::trim).filter(|host| !host.is_empty());
+        hosts.map(find).collect()
     }
 
     /// Why the job cannot have so many more ranks, if so.
@@ -182,6 +226,12 @@ impl Dispatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_has_short_and_long_names() {
+        assert!(is_host("n1", "n1") && is_host("n1", "N1.cluster") && is_host("n1.cluster", "n1"));
+        assert!(!is_host("n1", "n10") && !is_host("10.0.0.1", "10.0.0.2") && !is_host("10", "10.0.0.2"));
+    }
 
     #[test]
     fn only_a_replacement_names_ranks() {

@@ -410,10 +410,23 @@ fn a_resumed_job_reads_files_where_they_are() {
 #[test]
 fn ranks_that_are_added_go_where_most_slots_are_free() {
     let mut job = launched(plan(Protocol::None, 2, false), &[0, 1], 2, &[0, 0]);
-    let added = after(&mut job, Fact::Spawned { ranks: 3 });
+    let added = after(
+        &mut job,
+        Fact::Spawned {
+            on: vec![Vec::new(); 3],
+        },
+    );
     assert_eq!(on(&added), [(1, None), (1, None), (0, None)]);
     after(&mut job, up(5, 1));
-    assert_eq!(on(&after(&mut job, Fact::Spawned { ranks: 1 })), [(5, None)]);
+    assert_eq!(
+        on(&after(
+            &mut job,
+            Fact::Spawned {
+                on: vec![Vec::new(); 1]
+            }
+        )),
+        [(5, None)]
+    );
 }
 
 #[test]

@@ -200,9 +200,93 @@ fn an_image_that_is_being_written_is_given_up() {
 }
 
 #[test]
+fn a_rank_that_is_about_to_end_is_not_asked_for_an_image() {
+    let mut job = with_images(anew(plan(Protocol::ChannelMemory, 2, true)));
+    job.handle(Fact::Wanted { unit: 1 }, NOW);
+    let survey = |command: &Command| match command {
+        Command::Survey { number, .. } => Some(*number),
+        _ => None,
+    };
+    let number = std::iter::from_fn(|| job.poll()).find_map(|command| survey(&command));
+    let kill = Command::Kill { rank: 1, life: 1 };
+    assert_eq!(first_rank_fails(&mut job), [kill]);
+    let dropped = Command::Dropped {
+        rank: 1,
+        why: Why::Again,
+    };
+    assert_eq!(after(&mut job, surveyed(1, number.unwrap())), [dropped]);
+    after(&mut job, ended(1, 1));
+    // Its next life is.
+    after(&mut job, Fact::Started { rank: 1, life: 2 });
+    let asked = after(&mut job, Fact::Wanted { unit: 1 });
+    assert!(matches!(asked[..], [Command::Ask { rank: 1, .. }]), "{asked:?}");
+}
+
+/// Logs lie on nodes alone. Ranks 0 and 1 are on node 0, ranks 2 and 3 on node 1.
+fn of_logs(protocol: Protocol) -> Plan {
+    let units = match protocol {
+        Protocol::Hierarchical => Groups::consecutive(4, 2),
+        _ => Groups::one(4),
+    };
+    Plan {
+        units,
+        ..anew(plan(protocol, 4, false))
+    }
+}
+
+#[test]
+fn a_node_that_takes_logs_along_takes_all_to_the_beginning() {
+    for protocol in [Protocol::Pessimistic, Protocol::Causal, Protocol::Hierarchical] {
+        let mut job = launched_on(of_logs(protocol), &[0, 1, 2], 2, &[0, 0, 1, 1]);
+        let lost = after(&mut job, Fact::Down { node: 0 });
+        let kills = lost.iter().filter(|command| matches!(command, Command::Kill { .. }));
+        let of_lost = Command::Lost {
+            node: 0,
+            ranks: vec![0, 1],
+        };
+        assert_eq!((kills.count(), lost.contains(&of_lost)), (2, true), "{lost:?}");
+        after(&mut job, ended(2, 1));
+        // The spare node as well, before all have ended, and one that has no ranks.
+        assert_eq!(begins(&after(&mut job, Fact::Down { node: 2 })), []);
+        let all = after(&mut job, ended(3, 1));
+        assert_eq!(begins(&all), all_at_the_beginning(4));
+        assert_eq!(on(&all), [(1, None); 4]);
+        reset_comes_first(&all);
+    }
+}
+
+#[test]
+fn a_node_is_lost_whose_ranks_have_all_finished() {
+    let mut job = launched_on(of_logs(Protocol::Pessimistic), &[0, 1, 2], 2, &[0, 0, 1, 1]);
+    for rank in [0, 1] {
+        let orderly = true;
+        after(&mut job, Fact::Ended { rank, life: 1, orderly });
+    }
+    // Others may need their messages.
+    after(&mut job, Fact::Down { node: 0 });
+    after(&mut job, ended(2, 1));
+    assert_eq!(begins(&after(&mut job, ended(3, 1))), all_at_the_beginning(4));
+}
+
+#[test]
+fn a_node_without_ranks_takes_nothing_along() {
+    let mut job = launched_on(of_logs(Protocol::Causal), &[0, 1, 2], 2, &[0, 0, 1, 1]);
+    let lost = after(&mut job, Fact::Down { node: 2 });
+    assert!(
+        !lost.iter().any(|command| matches!(command, Command::Kill { .. })),
+        "{lost:?}"
+    );
+}
+
+#[test]
 fn with_spawned_ranks_there_is_no_beginning_for_all() {
     let mut job = with_images(anew(plan(Protocol::ChannelMemory, 2, true)));
-    after(&mut job, Fact::Spawned { ranks: 1 });
+    after(
+        &mut job,
+        Fact::Spawned {
+            on: vec![Vec::new(); 1],
+        },
+    );
     assert_eq!(first_rank_fails(&mut job), [Command::Fail(Cause::NoImage(0))]);
 }
 
