@@ -4,7 +4,7 @@
 from statistics import median
 
 from contenders import Failed, Rounds, run
-from figures.common import VARIANTS, Figure, Result, Variant
+from figures.common import Figure, Result, Variant
 from report import number, spread
 from svg import Panel, around
 
@@ -13,16 +13,21 @@ ON_NODES = ("--nodes", str(NODES), "-ppn", "2", "--checkpoint-every", "500ms")
 RANKS = 2 * NODES
 LOGS, WAVES, NEITHER = "logs", "waves", "neither"
 NODE = ("--tolerate", "node")
-# Protocols by what they go on from when a node is lost.
+MORE = (
+    Variant("auto", "–", "auto"),
+    Variant("causal, node", "MPICH-Vcausal", "causal", NODE),
+    Variant("hierarchical, node", "MPICH-V3", "hierarchical", NODE),
+)
+# What each goes on from when a node is lost.
 KINDS = {
-    "auto": (WAVES, Variant("auto", "–", "auto")),
-    "blocking": (WAVES, next(v for v in VARIANTS if v.name == "blocking")),
-    "chandy-lamport": (WAVES, next(v for v in VARIANTS if v.name == "chandy-lamport")),
-    "pessimistic": (LOGS, Variant("pessimistic, node", "MPICH-V2", "pessimistic", NODE)),
-    "causal": (LOGS, Variant("causal, node", "MPICH-Vcausal", "causal", NODE)),
-    "hierarchical": (LOGS, Variant("hierarchical, node", "MPICH-V3", "hierarchical", NODE)),
-    "channel-memory": (LOGS, next(v for v in VARIANTS if v.name == "channel-memory")),
-    "pessimistic alone": (NEITHER, Variant("pessimistic, process", "MPICH-V2 with determinants in the node's memory", "pessimistic")),
+    "auto": WAVES,
+    "blocking": WAVES,
+    "chandy-lamport": WAVES,
+    "pessimistic, node": LOGS,
+    "causal, node": LOGS,
+    "hierarchical, node": LOGS,
+    "channel-memory": LOGS,
+    "pessimistic": NEITHER,
 }
 MOMENTS = (0.35, 0.5, 0.65, 0.8)  # of an undisturbed run
 
@@ -33,9 +38,7 @@ def answer(output):
 
 def lost(setting):
     result = Result(("contender", "goes_on_from", "moment_seconds", "seconds", "seconds_undisturbed", "lost_seconds"))
-    wanted = {variant.name for _, variant in KINDS.values()}
-    variants = setting.variants(result, lambda variant: False, more=[variant for _, variant in KINDS.values()])
-    kind_of = {variant.name: kind for kind, variant in KINDS.values() if variant.name in wanted}
+    variants = setting.variants(result, lambda variant: variant.name in KINDS, more=MORE)
     if not variants:
         raise Failed("of the protocols asked for, none goes on after the loss of a node")
     program = ("heat", 512, 512, 4000) if setting.quick else ("heat", 1024, 1024, 6000)
@@ -58,26 +61,27 @@ def lost(setting):
     values = rounds.go(contenders, 1 if setting.quick else 3, measure)
     if len(right) > 1:
         raise Failed(f"answers differ: {right}")
-    extra = {}
-    for name, runs in values.items():
-        for moment, seconds, calm in (one for run_ in runs for one in run_):
-            extra.setdefault(name, []).append(seconds - calm)
-            result.rows.append((name, kind_of[name], f"{moment:.3f}", f"{seconds:.3f}", f"{calm:.3f}", f"{seconds - calm:.3f}"))
-    calm = {name: median(one[2] for runs_ in runs for one in runs_) for name, runs in values.items()}
+    extra, calm = {}, {}
+    for name, repetitions in values.items():
+        runs = [one for repetition in repetitions for one in repetition]
+        extra[name] = [seconds - undisturbed for _, seconds, undisturbed in runs]
+        calm[name] = median(undisturbed for _, _, undisturbed in runs)
+        for moment, seconds, undisturbed in runs:
+            result.rows.append((name, KINDS[name], *(f"{value:.3f}" for value in (moment, seconds, undisturbed, seconds - undisturbed))))
     result.panels = [
         Panel("with one node of four lost", "", "s lost", {"time lost": [around(name, these) for name, these in extra.items()]}),
         Panel("without a failure", "", "s", {"whole run": [(name, calm[name]) for name in extra]}),
     ]
     result.table(("", "goes on from", "s without a failure", "s lost with the node"),
-                 [(name, kind_of[name], number(calm[name]), spread(these)) for name, these in extra.items()])
-    compare(result, kind_of, extra, calm)
+                 [(name, KINDS[name], number(calm[name]), spread(these)) for name, these in extra.items()])
+    compare(result, extra, calm)
     result.note = rounds.note()
     return result
 
 
-def compare(result, kind_of, extra, calm):
+def compare(result, extra, calm):
     def of(kind):
-        return {name: median(these) for name, these in extra.items() if kind_of[name] == kind}
+        return {name: median(these) for name, these in extra.items() if KINDS[name] == kind}
 
     logs, waves = of(LOGS), of(WAVES)
     claim = "after a failure only the failed ranks repeat work, so logging loses less time than a return of all"

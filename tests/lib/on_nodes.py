@@ -93,7 +93,7 @@ def lose(jobs, program, rng, kills, name, protocol, nodes, images):
     options = ["--nodes", str(nodes), "--lease", "2s", *harness.MANY, *images]
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
-    are_alone = protocol in ("channel-memory", "pessimistic", "causal", "hierarchical")
+    are_alone = protocol == "channel-memory" or "--tolerate" in images
     strike(job, rng, kills or 4, 4, "--checkpoint-every" in images and are_alone)
     return compare(entry, job.wait(120 + 20 * expected[0].seconds), file, expected)
 

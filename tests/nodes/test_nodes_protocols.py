@@ -12,13 +12,13 @@ from harness import by_rank, slow
 from on_nodes import BURSTS, agents, last_lives, lose, on_three, strike
 from survival import LONG, PROGRAMS, agent_of, every, survive, undisturbed
 
-# Those under which a job goes on without one of its nodes.
-SURVIVORS = ["blocking", "auto", "channel-memory", "chandy-lamport", "group"]
-ALL = ["pessimistic", "causal", "hierarchical", *SURVIVORS]
+ALL = ["pessimistic", "causal", "hierarchical", "blocking", "auto", "channel-memory", "chandy-lamport", "group"]
 
 
-@pytest.mark.gate("heat-group")
-@pytest.mark.parametrize("name, protocol", [("master_worker", "channel-memory"), ("heat", "group")])
+@pytest.mark.gate("heat-group", "heat-hierarchical")
+@pytest.mark.parametrize("name, protocol", [
+    ("master_worker", "channel-memory"), ("heat", "group"), ("master_worker", "pessimistic"), ("master_worker", "causal"), ("heat", "hierarchical"),
+])
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, protocol):
     lose(jobs, program, rng, kills, name, protocol, 3, every("200ms"))
 
@@ -104,11 +104,4 @@ def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program)
 @pytest.mark.parametrize("protocol", [slow(protocol) for protocol in ALL])
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
 def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images):
-    if protocol in SURVIVORS:
-        lose(jobs, program, rng, kills, name, protocol, nodes, images)
-        return
-    entry, command = BY_NAME[name], program(name)
-    if not entry.accepts(4):
-        pytest.skip(f"{entry} does not run on 4 ranks")
-    expected = undisturbed(jobs, command, entry, 4)
-    survive(jobs, rng, command, entry, 4, kills or 3, expected, ["--nodes", str(nodes), *images], protocol=protocol)
+    lose(jobs, program, rng, kills, name, protocol, nodes, images)
