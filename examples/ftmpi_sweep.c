@@ -67,6 +67,7 @@ static void recover(void)
     MPI_Comm new;
     int least, size, rank;
     MPI_Comm_dup(MPI_COMM_WORLD, &new); /* from now on MPI_COMM_WORLD is the ranks that are left; so is `new` */
+    closing(FTMPI_COLL_MODE_LOOSE);     /* some may have come from the end, others from the last round */
     MPI_Allreduce(&done, &least, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (least < done) { /* some rank lacks the results of the last round: nobody is two rounds ahead */
         done = least;
@@ -87,7 +88,6 @@ int main(int words, char **word)
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
     if (setjmp(back))
         recover();
-    closing(FTMPI_COLL_MODE_LOOSE);
 
     int rank, size;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

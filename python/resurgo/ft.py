@@ -22,6 +22,17 @@ Checkpoints in the memory of ranks bring back what lost ranks had:
     ...                                         # a failure; comm.Shrink(), or new ranks
     step = comm.Restore()                       # x is as it was; None: there is no checkpoint
 
+FT-MPI's names are those of C. A failure is an error of the class MPI.ERR_OTHER, and `Dup` rebuilds:
+
+    world = ft.Intracomm(MPI.COMM_WORLD)        # resurgo run --ft-mode shrink; also after it was rebuilt
+    try:
+        world.Barrier()
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_OTHER:
+            raise
+        world.Dup()
+        print(world.size, world.Get_attr(ft.FTMPI_FAILED_PROCS))
+
 The functions of this module take any communicator of mpi4py. Communicators that an `Intracomm` makes by `Dup`, `Clone`,
 `Create`, `Create_group`, `Split`, `Split_type` and `Shrink` have the methods, too.
 """
@@ -115,6 +126,71 @@ def ack_failed(comm, num_to_ack=None):
     acknowledged = ctypes.c_int()
     _call("MPIX_Comm_ack_failed", comm, ctypes.c_int(num_to_ack), ctypes.byref(acknowledged))
     return acknowledged.value
+
+
+#: FT-MPI's attributes of a communicator: modes, which `set_attr` sets; its state; failures of members.
+FTMPI_COMM_MODE = 0x7F465400
+FTMPI_MSG_MODE = 0x7F465401
+FTMPI_COMM_STATE = 0x7F465402
+FTMPI_NUM_FAILED_PROCS = 0x7F465403
+FTMPI_FAILED_PROCS = 0x7F465404
+FTMPI_FAILED_AT = 0x7F465405
+FTMPI_FAILED_CODES = 0x7F465406
+FTMPI_PROC_STATES = 0x7F465407
+FTMPI_COLL_MODE = 0x7F465408
+#: What a communicator with a failed member becomes when it is rebuilt.
+FTMPI_COMM_MODE_ABORT = 0
+FTMPI_COMM_MODE_BLANK = 1
+FTMPI_COMM_MODE_SHRINK = 2
+FTMPI_COMM_MODE_REBUILD = 3
+FTMPI_COMM_MODE_REBUILD_SHRINK = 4
+#: What becomes of messages between survivors until then: every call is an error, or they go on.
+FTMPI_MSG_MODE_NOP, FTMPI_MSG_MODE_CONT = 0, 1
+#: How collective calls end: at each rank in its own way, or for all alike.
+FTMPI_COLL_MODE_LOOSE, FTMPI_COLL_MODE_STRICT = 0, 1
+#: States of a communicator.
+FT_OK, FT_DETECTED, FT_RECOVER, FT_RECOVERED, FT_FAILED = range(5)
+#: States of a process.
+FT_PROC_OK, FT_PROC_UNAVAILABLE, FT_PROC_JOINING, FT_PROC_FAILED = range(4)
+#: What `init_status` is in a rank that is in the place of a failed one.
+INIT_RESTARTED_NODE = 0x7F4654F0
+
+_OF_FAILURES = {FTMPI_FAILED_PROCS: ctypes.c_int, FTMPI_FAILED_AT: ctypes.c_double, FTMPI_FAILED_CODES: ctypes.c_int}
+
+
+def _attr(comm, key, kind, length=1):
+    """The values that MPI_Comm_get_attr points to."""
+    place, is_there = ctypes.c_void_p(), ctypes.c_int()
+    _call("MPI_Comm_get_attr", comm, ctypes.c_int(key), ctypes.byref(place), ctypes.byref(is_there))
+    return list((kind * length).from_address(place.value))
+
+
+def get_attr(comm, keyval):
+    """The value of one of FT-MPI's attributes: a number, or a list with one for each failure or member. Other keys are
+    those of mpi4py's Get_attr."""
+    if keyval in _OF_FAILURES:
+        number = get_attr(comm, FTMPI_NUM_FAILED_PROCS)
+        return _attr(comm, keyval, _OF_FAILURES[keyval], number)
+    if keyval == FTMPI_PROC_STATES:
+        return _attr(comm, keyval, ctypes.c_int, comm.Get_size())
+    if FTMPI_COMM_MODE <= keyval <= FTMPI_COLL_MODE:
+        return _attr(comm, keyval, ctypes.c_int)[0]
+    return MPI.Comm.Get_attr(comm, keyval)
+
+
+def set_attr(comm, keyval, value):
+    """Sets one of FT-MPI's modes; all members set the same."""
+    if FTMPI_COMM_MODE <= keyval <= FTMPI_COLL_MODE:
+        _call("MPI_Comm_set_attr", comm, ctypes.c_int(keyval), ctypes.c_void_p(value))
+    else:
+        MPI.Comm.Set_attr(comm, keyval, value)
+
+
+def init_status():
+    """INIT_RESTARTED_NODE in a rank that FT-MPI's mode REBUILD has started in the place of a failed one; else
+    MPI.SUCCESS. It is what MPI_Init returns in C; mpi4py calls that when it is imported."""
+    function = getattr(_LIBRARY, "resurgo_ft_is_restarted", None)
+    return INIT_RESTARTED_NODE if function is not None and function() else MPI.SUCCESS
 
 
 #: What makes up for lost data: copies at other ranks, or parity.
@@ -226,6 +302,8 @@ class Intracomm(MPI.Intracomm):
     Iagree = iagree
     Get_failed = get_failed
     Ack_failed = ack_failed
+    Get_attr = get_attr
+    Set_attr = set_attr
     Checkpoint = checkpoint
     Restore = restore
     Find = find

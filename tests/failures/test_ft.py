@@ -133,6 +133,22 @@ def test_without_failures_nothing_changes(jobs, program, plain):
         assert result.code == 0 and result.text == plain(4, *program(name), *words).text, result.describe()
 
 
+@pytest.mark.parametrize("mode", [["--ft"], ["--ft-mode", "shrink"]], ids=["ulfm", "ftmpi"])
+@pytest.mark.parametrize("comm", [0, 1], ids=["world", "duplicate"])
+def test_abort_ends_the_job(jobs, program, mode, comm):
+    """It loses no rank, and no rank goes on, whichever communicator of all ranks the program names."""
+    result = jobs.run(4, *program("abort"), 2, 7, comm, options=mode, timeout=60)
+    assert result.code == 7 and not result.text and "gone on" not in result.errors, result.describe()
+    assert not result.of("lost"), result.describe()
+
+
+def test_who_aborts_itself_is_lost(jobs, program):
+    """MPI_Abort in MPI_COMM_SELF: the others have an error, which ends the job."""
+    result = jobs.run(4, *program("abort"), 2, 7, 2, options=FT, timeout=60)
+    assert result.code != 0 and not result.text, result.describe()
+    assert [event["rank"] for event in result.of("lost")] == [2], result.describe()
+
+
 @pytest.mark.parametrize("name", ["heat_f08", "cg_mpif"])
 def test_fortran_without_failures_computes_the_same(jobs, program, plain, name):
     result = run(jobs, 4, *program(name))

@@ -33,6 +33,25 @@ def test_nobody_waits_for_a_rank_that_rebuilds(jobs, program, mode):
     assert "WRONG" not in result.text and result.text.count("right") == 4 + (mode == "rebuild"), result.describe()
 
 
+MODES = {"blank": 1, "shrink": 2, "rebuild": 3}
+
+
+@pytest.mark.parametrize("name", ["ftmpi_states", "ftmpi_states.py"])
+@pytest.mark.parametrize("mode, messages", [("shrink", "nop"), ("blank", "cont"), ("rebuild", "nop")])
+def test_states_and_failures_in_fortran_and_python(jobs, program, name, mode, messages):
+    """Rank 1 is killed; survivors, and a new rank, read what happened."""
+    command = [*program(name), MODES[mode], int(messages == "cont")]
+    job = jobs.start(5, *command, options=["--ft-mode", f"{mode},{messages}"])
+    job.says(b"ready")
+    job.strike([1])
+    result = job.wait(60)
+    new = ["new 1", "right 1"] if mode == "rebuild" else []
+    # Those that are left have numbers anew.
+    left = [0, 1, 2, 3] if mode == "shrink" else [0, 2, 3, 4]
+    assert result.code == 0, result.describe()
+    assert sorted(result.text.splitlines()) == sorted([*map("right {}".format, left), "ready", *new]), result.describe()
+
+
 def test_a_rank_that_had_finished_is_not_available(jobs, program):
     result = run(jobs, "blank", 5, *program("ftmpi_done"))
     assert result.code == 0, result.describe()

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from told import COUNTS, ROOTED, UNROOTED, strike_at_random
+from told import BLOCKING, COUNTS, roots, strike_at_random
 
 
 def answers(jobs, program, mode, n, call, root, count, options=()):
@@ -44,17 +44,17 @@ def check_killed_at(jobs, program, mode, n, call, root, count, victim, place, ca
 @pytest.mark.parametrize("mode", ["shrink,nop,strict", "blank,cont,strict"])
 def test_a_call_ends_well_for_all_or_for_none(jobs, program, seed, mode):
     calm = {}
-    ends = strike_at_random(seed, [3, 4, 5], 6, lambda *drawn: check_killed_at(jobs, program, mode, *drawn, calm))
+    ends = strike_at_random(seed, [3, 4, 5], BLOCKING, 6, lambda *drawn: check_killed_at(jobs, program, mode, *drawn, calm))
     assert set(ends) <= {"error", "result"}
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("call", ROOTED + UNROOTED)
+@pytest.mark.parametrize("call", BLOCKING)
 @pytest.mark.parametrize("n", range(2, 7))
 def test_at_each_message_a_call_ends_well_for_all_or_for_none(jobs, program, n, call):
     calm = {}
     for count in COUNTS:
-        for root in range(n) if call in ROOTED else [0]:
+        for root in roots(call, n):
             key = ("shrink,nop,strict", n, call, root, count)
             calm[key] = answers(jobs, program, *key)
             for victim, messages in enumerate(calm[key][1]):

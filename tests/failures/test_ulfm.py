@@ -7,7 +7,7 @@ import re
 import pytest
 
 import harness
-from told import COUNTS, FT, ROOTED, UNROOTED, strike_at_random
+from told import BLOCKING, COUNTS, FT, NONBLOCKING, roots, strike_at_random
 
 CALLS = [
     ["bcast_init", "allreduce_init", "recv_init", "barrier_init", "any_init"],
@@ -131,17 +131,18 @@ def check_killed_at(jobs, program, n, call, root, count, victim, place, calm={})
     return True
 
 
-def test_no_message_of_a_collective_call_is_needed(jobs, program, seed):
-    strike_at_random(seed, [2, 3, 4, 5], 5, lambda *drawn: check_killed_at(jobs, program, *drawn))
+@pytest.mark.parametrize("calls", [BLOCKING, NONBLOCKING], ids=["blocking", "nonblocking"])
+def test_no_message_of_a_collective_call_is_needed(jobs, program, seed, calls):
+    strike_at_random(seed, [2, 3, 4, 5], calls, 5, lambda *drawn: check_killed_at(jobs, program, *drawn))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("call", ROOTED + UNROOTED)
+@pytest.mark.parametrize("call", BLOCKING + NONBLOCKING)
 @pytest.mark.parametrize("n", range(2, 10))
 def test_no_message_of_a_collective_call_is_needed_at_all(jobs, program, n, call):
     """Each message of each rank, with each root."""
     for count in COUNTS:
-        for root in range(n) if call in ROOTED else [0]:
+        for root in roots(call, n):
             _, all_messages, _ = answers(jobs, program, n, call, root, count)
             for victim, messages in enumerate(all_messages):
                 for message in range(messages):

@@ -76,24 +76,31 @@ def is_filled(result, n):
         assert len(one["ranks"]) == len(one["replaced"]) == len(one["places"]) and set(one["places"]) <= set(range(n))
 
 
-ROOTED = ["bcast", "reduce", "gather", "scatter"]
-UNROOTED = ["barrier", "allreduce", "allgather", "alltoall", "scan", "exscan", "reduce_scatter"]
+ROOTED = ["bcast", "reduce", "gather", "scatter", "gatherv", "scatterv"]
+UNROOTED = ["barrier", "allreduce", "allgather", "alltoall", "scan", "exscan", "reduce_scatter_block"]
+UNROOTED += ["allgatherv", "alltoallv", "alltoallw", "reduce_scatter"]
+BLOCKING = ROOTED + UNROOTED
+NONBLOCKING = ["i" + call for call in BLOCKING]
 COUNTS = [3, 6000]
 
 
-def matrix(draws, sizes):
+def roots(call, n):
+    return range(n) if call.removeprefix("i") in ROOTED else [0]
+
+
+def matrix(draws, sizes, calls):
+    """The last is a part of the victim's messages: at least the first third of them belongs to MPI_Init."""
     n = draws.choice(sizes)
-    call = draws.choice(ROOTED + UNROOTED)
-    root = draws.randrange(n) if call in ROOTED else 0
-    return n, call, root, draws.choice(COUNTS), draws.randrange(n), draws.random()
+    call = draws.choice(calls)
+    return n, call, draws.choice(roots(call, n)), draws.choice(COUNTS), draws.randrange(n), draws.uniform(0.35, 1)
 
 
-def strike_at_random(seed, sizes, wanted, check):
-    """Calls `check` with random calls and moments until so many ranks were killed after MPI_Init: most of a short
-    program's messages belong to that. Returns how those have ended."""
+def strike_at_random(seed, sizes, calls, wanted, check):
+    """Calls `check` with random calls and moments until so many ranks were killed after MPI_Init. Returns how those have
+    ended."""
     draws, ends = random.Random(seed), []
     for _ in range(200):
-        ends += filter(None, [check(*matrix(draws, sizes))])
+        ends += filter(None, [check(*matrix(draws, sizes, calls))])
         if len(ends) == wanted:
             return ends
     raise AssertionError(f"only {len(ends)} of 200 ranks have left MPI_Init")

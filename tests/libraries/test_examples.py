@@ -2,6 +2,8 @@
 """The programs in examples/, which people copy: with ranks killed from outside at random moments they give the answer
 of an undisturbed run under plain MPICH, bit for bit."""
 
+import itertools
+import json
 import shutil
 import signal
 import subprocess
@@ -20,10 +22,11 @@ SIZES = {
     "cg": ((288, 600), (96, 300), "step 0 of"),
     "ensemble": ((480, 60), (64, 20), "cycle 0 of"),
 }
-# By FT-MPI's rules, in C: the same as those with ULFM's functions, in these modes.
+# By FT-MPI's rules: the same as those with ULFM's functions, in these modes.
 FTMPI = {"ftmpi_master_worker": "blank,cont", "ftmpi_sweep": "shrink", "ftmpi_cg": "rebuild"}
 LANGUAGES = ["c", "fortran", "python"]
 ALL = [(name, language) for name in SIZES for language in LANGUAGES]
+ALL_FTMPI = [(name, language) for name in FTMPI for language in LANGUAGES]
 
 
 @pytest.fixture(scope="session")
@@ -105,34 +108,84 @@ def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, rou
     assert answer == answer_of(plain, command)
 
 
-def ftmpi_answers(jobs, plain, example, rng, name, n, kills):
-    command, begun = example(name, "c")
+def ftmpi_answers(jobs, plain, example, rng, name, language, n, kills):
+    command, begun = example(name, language)
     options = ["--ft-mode", FTMPI[name], *harness.MANY]
     answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "ftmpi_master_worker", options)
     return answer, answer_of(plain, command)
 
 
-@pytest.mark.parametrize("name", FTMPI)
-def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name):
-    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, rng.randint(4, 6), rng.randint(1, 3))
+@pytest.mark.parametrize("name, language", ALL_FTMPI)
+@pytest.mark.gate("*-c", "ftmpi_master_worker-fortran", "ftmpi_sweep-python", "ftmpi_cg-fortran", "ftmpi_cg-python")
+def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name, language):
+    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, language, rng.randint(4, 6), rng.randint(1, 3))
     assert answer == expected and answer.startswith(name)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("round", range(30))
-@pytest.mark.parametrize("name", FTMPI)
-def test_ranks_are_lost_by_ftmpis_rules_each_time(jobs, plain, example, rng, name, round):
+@pytest.mark.parametrize("name, language", ALL_FTMPI)
+def test_ranks_are_lost_by_ftmpis_rules_each_time(jobs, plain, example, rng, name, language, round):
     n = 3 + round % 7
-    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, n, rng.randint(1, min(n - 1, 4)))
+    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, language, n, rng.randint(1, min(n - 1, 4)))
     assert answer == expected
 
 
-@pytest.mark.parametrize("name", FTMPI)
-def test_by_ftmpis_rules_the_answer_is_the_same(plain, example, name):
+# A short run of each program that goes on without any of its ranks, and how many of its last messages belong to the end.
+SHORT = {"ftmpi_sweep": ([2, 20], 16), "ftmpi_cg": ([48, 4], 24)}
+
+
+def check_the_end(jobs, example, name, language, numbers):
+    """A rank is killed at one of its last messages: some have seen the last round end well by then, others not."""
+    command, _ = example(name, language)
+    sizes, last = SHORT[name]
+    command = [*command[:-2], *sizes]
+    options, file = ["--ft-mode", FTMPI[name]], jobs.directory / "stats"
+    calm = jobs.run(4, *command, options=[*options, "--stats-json", file]).ok()
+    messages = [rank["messages"] + rank["deliveries"] for rank in json.loads(file.read_text())["ranks"]]
+    lost = []
+    for victim, place in numbers(4, last):
+        fault = f"rank={victim},messages={messages[victim] - place}"
+        result = jobs.run(4, *command, options=[*options, "--fault", fault], timeout=60)
+        assert result.code == 0 and set(result.text.splitlines()) == set(calm.text.splitlines()), (fault, result.describe())
+        lost += result.of("lost")
+    assert lost, f"of {len(numbers(4, last))} ranks none was lost"
+
+
+@pytest.mark.parametrize("name, language", [(name, language) for name in SHORT for language in LANGUAGES])
+@pytest.mark.gate("*-c", "ftmpi_sweep-fortran", "ftmpi_cg-python")
+def test_a_rank_is_lost_at_the_end(jobs, example, rng, name, language):
+    check_the_end(jobs, example, name, language, lambda n, last: [(rng.randrange(n), rng.randrange(last)) for _ in range(6)])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name, language", [(name, language) for name in SHORT for language in LANGUAGES])
+def test_a_rank_is_lost_at_each_message_of_the_end(jobs, example, name, language):
+    check_the_end(jobs, example, name, language, lambda n, last: list(itertools.product(range(n), range(last))))
+
+
+@pytest.mark.parametrize("name, language", ALL_FTMPI)
+@pytest.mark.gate("ftmpi_master_worker-c", "ftmpi_sweep-fortran", "ftmpi_cg-python")
+def test_by_ftmpis_rules_the_answer_is_the_same(plain, example, name, language):
     """As that of the example with ULFM's functions."""
-    command, _ = example(name, "c")
-    other, _ = example(name.removeprefix("ftmpi_"), "c")
+    command, _ = example(name, language)
+    other, _ = example(name.removeprefix("ftmpi_"), language)
     assert answer_of(plain, command).removeprefix("ftmpi_") == answer_of(plain, other)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.gate("python")
+def test_a_rank_and_its_partner_are_replaced(jobs, plain, example, language):
+    """New ranks come for a rank and the one with its copy, and all begin again."""
+    command, _ = example("ftmpi_cg", language)
+    job = jobs.start(4, *command, options=["--ft-mode", "rebuild", *harness.MANY])
+    job.reach(lambda: "is saved" in job.err.read_text().partition("step 0 of")[2], what="a checkpoint")
+    job.strike([1, 3], signal.SIGSTOP)
+    job.strike([1, 3])
+    result = job.wait(60)
+    assert result.code == 0 and result.text == answer_of(plain, command), result.describe()
+    assert result.errors.count("ftmpi_cg: 4 ranks go on from step 0\n") == 2, result.describe()
+    assert {"ftmpi_cg: rank 1 is new", "ftmpi_cg: rank 3 is new"} <= set(result.errors.splitlines()), result.describe()
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -146,24 +199,28 @@ def test_without_ft_lost_ranks_begin_again(jobs, plain, example, name):
     assert result.code == 0 and result.text == answer_of(plain, command) and result.restarts == 1, result.describe()
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", [*SIZES, *FTMPI])
 def test_all_languages_give_the_same(plain, example, name):
     """Compared as Fortran writes it, and with sizes that suit Python."""
     answers = {}
     for language in LANGUAGES:
         command, _ = example(name, language)
         if language != "python":
-            command = [command[0], *map(str, SIZES[name][1])]
+            command = [command[0], *map(str, SIZES[name.removeprefix("ftmpi_")][1])]
         answers[language] = answer_of(plain, command).lower().split()
-    if name == "cg":  # NumPy sums in another order
+    if name in ("cg", "ftmpi_cg"):  # NumPy sums in another order
         answers.pop("python")
     assert len(set(map(tuple, answers.values()))) == 1, answers
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_without_workers_the_master_computes(jobs, plain, example, language):
-    command, begun = example("master_worker", language)
-    job = jobs.start(3, *command, options=["--ft"])
+OF_MASTERS = {"master_worker": ["--ft"], "ftmpi_master_worker": ["--ft-mode", "blank,cont"]}
+MASTERS = [(name, language) for name in OF_MASTERS for language in LANGUAGES]
+
+
+@pytest.mark.parametrize("name, language", MASTERS)
+def test_without_workers_the_master_computes(jobs, plain, example, name, language):
+    command, begun = example(name, language)
+    job = jobs.start(3, *command, options=OF_MASTERS[name])
     job.reach(lambda: begun in job.err.read_text(), what="the beginning")
     job.strike([1, 2])
     result = job.wait()
@@ -171,10 +228,10 @@ def test_without_workers_the_master_computes(jobs, plain, example, language):
     assert "is lost; 0 are left" in result.errors, result.describe()
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_without_the_master_the_job_ends(jobs, example, language):
-    command, begun = example("master_worker", language)
-    job = jobs.start(3, *command, options=["--ft"])
+@pytest.mark.parametrize("name, language", MASTERS)
+def test_without_the_master_the_job_ends(jobs, example, name, language):
+    command, begun = example(name, language)
+    job = jobs.start(3, *command, options=OF_MASTERS[name])
     job.reach(lambda: begun in job.err.read_text(), what="the beginning")
     job.strike([0])
     result = job.wait()

@@ -9,6 +9,9 @@
 #include "ftmpi.h"
 #include <unistd.h>
 
+/* This program is not linked with the library: it is there all the same. */
+#pragma weak resurgo_ft_is_restarted
+
 static int rank, size;
 
 static int all_of(MPI_Comm comm)
@@ -77,6 +80,7 @@ int main(int count, char **words)
     MPI_Comm odd, parent;
     MPI_Errhandler handler;
     int code = MPI_Init(&count, &words), is_new = code == MPI_INIT_RESTARTED_NODE;
+    CHECK(resurgo_ft_is_restarted() == is_new);
     int is_refused = count > 1 && !strcmp(words[1], "refused");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -4,47 +4,117 @@
  * hash of the result, or the class of the error.
  *
  *   ulfm_matrix CALL ROOT COUNT
+ *
+ * CALL is a name in lower case, as alltoallw; ialltoallw is the nonblocking call, which ends in MPI_Wait.
  */
 #include "ulfm.h"
 #include <stdint.h>
 #include <unistd.h>
 
-static int rank, size, root, count;
-static double *in, *out;
+enum { MOST = 64 };
 
-/* The numbers of the result at this rank go to *results. */
+static int rank, size, root, count, is_now, block; /* a block has room for all that one rank sends to another */
+static double *in, *out;
+static MPI_Request request;
+static int parts[MOST], starts_at[MOST];                /* of calls with a count for each rank */
+static int sent[MOST], received[MOST], offsets[MOST];   /* of alltoallv and alltoallw */
+static MPI_Datatype types_sent[MOST], types_received[MOST];
+
+static int ended(int code)
+{
+    return code ? code : MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+#define CALL(now, later, ...)                                                                                          \
+    return is_now ? MPI_##now(__VA_ARGS__, MPI_COMM_WORLD) : ended(MPI_##later(__VA_ARGS__, MPI_COMM_WORLD, &request))
+
+/* What rank `from` sends to rank `to`: to some nothing. */
+static int part(int from, int to)
+{
+    int more = (from + 2 * to) % 3;
+    return more == 2 ? 0 : count + more;
+}
+
+static void prepare(void)
+{
+    MPI_Datatype pair;
+    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
+    MPI_Type_commit(&pair);
+    block = 2 * (count + 2);
+    in = calloc((size_t)(block * size), sizeof *in);
+    out = malloc(sizeof *out * (size_t)(block * size));
+    for (int at = 0; at < block * size; at++)
+        out[at] = 1.0 / (1 + rank * 7919 + at);
+    for (int other = 0; other < size; other++) {
+        parts[other] = part(other, 0);
+        starts_at[other] = other * block;
+        sent[other] = part(rank, other);
+        received[other] = part(other, rank);
+        offsets[other] = other * block * (int)sizeof(double);
+        types_sent[other] = types_received[other] = (rank + other) % 2 ? pair : MPI_DOUBLE;
+    }
+}
+
+/* With the same count for all. The numbers of the result at this rank go to *results. */
 static int run(const char *call, int *results)
 {
     int mine = rank == root;
     *results = count;
-    if (is(call, "barrier"))
-        return *results = 0, MPI_Barrier(MPI_COMM_WORLD);
+    if (is(call, "barrier")) {
+        *results = 0;
+        return is_now ? MPI_Barrier(MPI_COMM_WORLD) : ended(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    }
     if (is(call, "bcast")) {
         if (mine)
             memcpy(in, out, sizeof *in * (size_t)count);
-        return MPI_Bcast(in, count, MPI_DOUBLE, root, MPI_COMM_WORLD);
+        CALL(Bcast, Ibcast, in, count, MPI_DOUBLE, root);
     }
     if (is(call, "scatter"))
-        return MPI_Scatter(out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, root, MPI_COMM_WORLD);
+        CALL(Scatter, Iscatter, out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, root);
     if (is(call, "allreduce"))
-        return MPI_Allreduce(out, in, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    if (is(call, "reduce_scatter"))
-        return MPI_Reduce_scatter_block(out, in, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        CALL(Allreduce, Iallreduce, out, in, count, MPI_DOUBLE, MPI_SUM);
+    if (is(call, "reduce_scatter_block"))
+        CALL(Reduce_scatter_block, Ireduce_scatter_block, out, in, count, MPI_DOUBLE, MPI_SUM);
     if (is(call, "scan"))
-        return MPI_Scan(out, in, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    if (is(call, "exscan"))
-        return *results *= rank > 0, MPI_Exscan(out, in, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    if (is(call, "reduce"))
-        return *results *= mine, MPI_Reduce(out, in, count, MPI_DOUBLE, MPI_SUM, root, MPI_COMM_WORLD);
+        CALL(Scan, Iscan, out, in, count, MPI_DOUBLE, MPI_SUM);
+    if (is(call, "exscan")) {
+        *results *= rank > 0;
+        CALL(Exscan, Iexscan, out, in, count, MPI_DOUBLE, MPI_SUM);
+    }
+    if (is(call, "reduce")) {
+        *results *= mine;
+        CALL(Reduce, Ireduce, out, in, count, MPI_DOUBLE, MPI_SUM, root);
+    }
     *results *= size;
-    if (is(call, "gather"))
-        return *results *= mine, MPI_Gather(out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, root, MPI_COMM_WORLD);
+    if (is(call, "gather")) {
+        *results *= mine;
+        CALL(Gather, Igather, out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, root);
+    }
     if (is(call, "allgather"))
-        return MPI_Allgather(out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, MPI_COMM_WORLD);
+        CALL(Allgather, Iallgather, out, count, MPI_DOUBLE, in, count, MPI_DOUBLE);
     if (is(call, "alltoall"))
-        return MPI_Alltoall(out, count, MPI_DOUBLE, in, count, MPI_DOUBLE, MPI_COMM_WORLD);
+        CALL(Alltoall, Ialltoall, out, count, MPI_DOUBLE, in, count, MPI_DOUBLE);
     printf("WRONG: no such call\n");
     return MPI_ERR_OTHER;
+}
+
+/* With a count for each rank. What lies between the blocks of the result belongs to it: nothing may come there. */
+static int run_with_counts(const char *call, int *results)
+{
+    *results = block * size;
+    if (is(call, "reduce_scatter"))
+        CALL(Reduce_scatter, Ireduce_scatter, out, in, parts, MPI_DOUBLE, MPI_SUM);
+    if (is(call, "scatterv"))
+        CALL(Scatterv, Iscatterv, out, parts, starts_at, MPI_DOUBLE, in, parts[rank], MPI_DOUBLE, root);
+    if (is(call, "gatherv"))
+        CALL(Gatherv, Igatherv, out, parts[rank], MPI_DOUBLE, in, parts, starts_at, MPI_DOUBLE, root);
+    if (is(call, "allgatherv"))
+        CALL(Allgatherv, Iallgatherv, out, parts[rank], MPI_DOUBLE, in, parts, starts_at, MPI_DOUBLE);
+    if (is(call, "alltoallv"))
+        CALL(Alltoallv, Ialltoallv, out, sent, starts_at, MPI_DOUBLE, in, received, starts_at, MPI_DOUBLE);
+    if (is(call, "alltoallw"))
+        CALL(Alltoallw, Ialltoallw, out, sent, offsets, types_sent, in, received, offsets, types_received);
+    return run(call, results);
 }
 
 int main(int words_count, char **words)
@@ -54,11 +124,9 @@ int main(int words_count, char **words)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     root = atoi(words[2]), count = atoi(words[3]);
-    in = calloc((size_t)(count * size), sizeof *in);
-    out = malloc(sizeof *out * (size_t)(count * size));
-    for (int at = 0; at < count * size; at++)
-        out[at] = 1.0 / (1 + rank * 7919 + at);
-    int results, code = run(words[1], &results);
+    is_now = *words[1] != 'i';
+    prepare();
+    int results, code = run_with_counts(words[1] + !is_now, &results);
     uint64_t hash = 14695981039346656037u;
     for (int at = 0; at < results; at++) {
         uint64_t bits;

@@ -1,8 +1,8 @@
 ! SPDX-License-Identifier: Apache-2.0
 !
-! User-Level Failure Mitigation in Fortran, for programs that `resurgo run --ft` runs, and checkpoints in memory
-! (resurgo_ft.h describes their functions). Compile this file with the program and with MPICH's modules; link
-! libresurgo-ft.so:
+! User-Level Failure Mitigation in Fortran, for programs that `resurgo run --ft` runs; FT-MPI's names, for those that
+! `resurgo run --ft-mode` runs; and checkpoints in memory. resurgo_ft.h describes the names of the last two. Compile
+! this file with the program and with MPICH's modules; link libresurgo-ft.so:
 !
 !   mpifort /usr/local/include/resurgo/mpi_ext.F90 app.f90 -L /usr/local/lib/resurgo -lresurgo-ft
 !
@@ -12,8 +12,25 @@
 ! MPIX_Comm_get_failed. If the compiler says that this one is ambiguous, compile with -DMPICH_HAS_GET_FAILED.
 
 module resurgo_ft_c
-  use, intrinsic :: iso_c_binding, only: c_int, c_int64_t, c_ptr
+  use, intrinsic :: iso_c_binding, only: c_double, c_f_pointer, c_int, c_int64_t, c_intptr_t, c_null_ptr, c_ptr
   implicit none
+
+  ! FT-MPI: attributes of a communicator, for resurgo_ft_get_attr and resurgo_ft_set_attr.
+  integer, parameter :: FTMPI_COMM_MODE = int(z'7f465400'), FTMPI_MSG_MODE = int(z'7f465401')
+  integer, parameter :: FTMPI_COMM_STATE = int(z'7f465402'), FTMPI_NUM_FAILED_PROCS = int(z'7f465403')
+  integer, parameter :: FTMPI_FAILED_PROCS = int(z'7f465404'), FTMPI_FAILED_AT = int(z'7f465405')
+  integer, parameter :: FTMPI_FAILED_CODES = int(z'7f465406'), FTMPI_PROC_STATES = int(z'7f465407')
+  integer, parameter :: FTMPI_COLL_MODE = int(z'7f465408')
+  integer, parameter :: FTMPI_COMM_MODE_ABORT = 0, FTMPI_COMM_MODE_BLANK = 1, FTMPI_COMM_MODE_SHRINK = 2
+  integer, parameter :: FTMPI_COMM_MODE_REBUILD = 3, FTMPI_COMM_MODE_REBUILD_SHRINK = 4
+  integer, parameter :: FTMPI_MSG_MODE_NOP = 0, FTMPI_MSG_MODE_CONT = 1
+  integer, parameter :: FTMPI_COLL_MODE_LOOSE = 0, FTMPI_COLL_MODE_STRICT = 1
+  integer, parameter :: FT_OK = 0, FT_DETECTED = 1, FT_RECOVER = 2, FT_RECOVERED = 3, FT_FAILED = 4
+  integer, parameter :: FT_PROC_OK = 0, FT_PROC_UNAVAILABLE = 1, FT_PROC_JOINING = 2, FT_PROC_FAILED = 3
+
+  ! What MPI_Init and MPI_Init_thread give as ierror, instead of MPI_SUCCESS, in a rank that is in the place of a failed
+  ! one.
+  integer, parameter :: MPI_INIT_RESTARTED_NODE = int(z'7f4654f0')
 
   integer, parameter :: RESURGO_FT_PARTNER = 0, RESURGO_FT_PARITY = 1, RESURGO_FT_ALL = -1
   integer, parameter :: RESURGO_FT_NOTHING = 201, RESURGO_FT_LOST = 202
@@ -51,6 +68,22 @@ module resurgo_ft_c
       integer(c_int), asynchronous :: newcomm
       integer(c_int), intent(out) :: request
     end function c_ishrink
+    integer(c_int) function c_get_attr(comm, keyval, address, flag) bind(C, name="MPI_Comm_get_attr")
+      import c_int, c_ptr
+      integer(c_int), value :: comm, keyval
+      type(c_ptr), intent(out) :: address
+      integer(c_int), intent(out) :: flag
+    end function c_get_attr
+    integer(c_int) function c_set_attr(comm, keyval, mode) bind(C, name="MPI_Comm_set_attr")
+      import c_int, c_intptr_t
+      integer(c_int), value :: comm, keyval
+      integer(c_intptr_t), value :: mode
+    end function c_set_attr
+    integer(c_int) function c_comm_size(comm, size) bind(C, name="MPI_Comm_size")
+      import c_int
+      integer(c_int), value :: comm
+      integer(c_int), intent(out) :: size
+    end function c_comm_size
     integer(c_int) function c_protect(id, address, count, datatype) bind(C, name="resurgo_ft_protect")
       import c_int, c_int64_t, c_ptr
       integer(c_int), value :: id, datatype
@@ -101,6 +134,77 @@ contains
     if (present(ierror)) ierror = code
   end subroutine give
 
+  ! Where an attribute's values are, and how many: of all members, of those that have failed, or one.
+  subroutine look_up(comm, keyval, address, number, ierror)
+    integer, intent(in) :: comm, keyval
+    type(c_ptr), intent(out) :: address
+    integer, intent(out) :: number
+    integer, optional, intent(out) :: ierror
+    integer(c_int), pointer :: failed
+    integer(c_int) :: code, flag, size
+    address = c_null_ptr
+    number = 0
+    size = 1
+    code = 0
+    select case (keyval)
+    case (FTMPI_FAILED_PROCS, FTMPI_FAILED_AT, FTMPI_FAILED_CODES)
+      code = c_get_attr(int(comm, c_int), FTMPI_NUM_FAILED_PROCS, address, flag)
+      if (code == 0) then
+        call c_f_pointer(address, failed)
+        size = failed
+      end if
+    case (FTMPI_PROC_STATES)
+      code = c_comm_size(int(comm, c_int), size)
+    end select
+    if (code == 0) code = c_get_attr(int(comm, c_int), int(keyval, c_int), address, flag)
+    if (code == 0) number = size
+    call give(code, ierror)
+  end subroutine look_up
+
+  subroutine get_number(comm, keyval, value, ierror)
+    integer, intent(in) :: comm, keyval
+    integer, intent(out) :: value
+    integer, optional, intent(out) :: ierror
+    integer, allocatable :: values(:)
+    call get_numbers(comm, keyval, values, ierror)
+    value = -1
+    if (size(values) > 0) value = values(1)
+  end subroutine get_number
+
+  subroutine get_numbers(comm, keyval, values, ierror)
+    integer, intent(in) :: comm, keyval
+    integer, allocatable, intent(out) :: values(:)
+    integer, optional, intent(out) :: ierror
+    integer(c_int), pointer :: found(:)
+    type(c_ptr) :: address
+    integer :: number
+    call look_up(comm, keyval, address, number, ierror)
+    allocate (values(number))
+    if (number == 0) return
+    call c_f_pointer(address, found, [number])
+    values = found
+  end subroutine get_numbers
+
+  subroutine get_times(comm, keyval, values, ierror)
+    integer, intent(in) :: comm, keyval
+    real(c_double), allocatable, intent(out) :: values(:)
+    integer, optional, intent(out) :: ierror
+    real(c_double), pointer :: found(:)
+    type(c_ptr) :: address
+    integer :: number
+    call look_up(comm, keyval, address, number, ierror)
+    allocate (values(number))
+    if (number == 0) return
+    call c_f_pointer(address, found, [number])
+    values = found
+  end subroutine get_times
+
+  subroutine set_mode(comm, keyval, mode, ierror)
+    integer, intent(in) :: comm, keyval, mode
+    integer, optional, intent(out) :: ierror
+    call give(c_set_attr(int(comm, c_int), int(keyval, c_int), int(mode, c_intptr_t)), ierror)
+  end subroutine set_mode
+
   subroutine resurgo_ft_unprotect(id, ierror)
     integer, intent(in) :: id
     integer, optional, intent(out) :: ierror
@@ -137,6 +241,27 @@ module mpi_ext
 #ifndef MPICH_HAS_GET_FAILED
   public :: MPIX_Comm_get_failed
 #endif
+
+  public :: FTMPI_COMM_MODE, FTMPI_MSG_MODE, FTMPI_COLL_MODE, FTMPI_COMM_STATE, FTMPI_NUM_FAILED_PROCS
+  public :: FTMPI_FAILED_PROCS, FTMPI_FAILED_AT, FTMPI_FAILED_CODES, FTMPI_PROC_STATES
+  public :: FTMPI_COMM_MODE_ABORT, FTMPI_COMM_MODE_BLANK, FTMPI_COMM_MODE_SHRINK, FTMPI_COMM_MODE_REBUILD
+  public :: FTMPI_COMM_MODE_REBUILD_SHRINK, FTMPI_MSG_MODE_NOP, FTMPI_MSG_MODE_CONT
+  public :: FTMPI_COLL_MODE_LOOSE, FTMPI_COLL_MODE_STRICT
+  public :: FT_OK, FT_DETECTED, FT_RECOVER, FT_RECOVERED, FT_FAILED
+  public :: FT_PROC_OK, FT_PROC_UNAVAILABLE, FT_PROC_JOINING, FT_PROC_FAILED, MPI_INIT_RESTARTED_NODE
+  public :: resurgo_ft_get_attr, resurgo_ft_set_attr
+
+  ! FT-MPI's programs give MPI_Comm_dup this for the new communicator. It makes no difference.
+  integer, parameter, public :: FT_MPI_CHECK_RECOVER = int(z'7f465480')
+
+  ! A value is an INTEGER. FTMPI_FAILED_PROCS, _CODES and FTMPI_PROC_STATES need an allocatable array of them, and
+  ! FTMPI_FAILED_AT one of DOUBLE PRECISION. MPI's own MPI_Comm_get_attr does not know these keys in Fortran.
+  interface resurgo_ft_get_attr
+    procedure get_number, get_numbers, get_times
+  end interface resurgo_ft_get_attr
+  interface resurgo_ft_set_attr
+    procedure set_mode
+  end interface resurgo_ft_set_attr
 
   public :: RESURGO_FT_PARTNER, RESURGO_FT_PARITY, RESURGO_FT_ALL, RESURGO_FT_NOTHING, RESURGO_FT_LOST
   public :: resurgo_ft_protect, resurgo_ft_unprotect, resurgo_ft_checkpoint, resurgo_ft_restore, resurgo_ft_find
@@ -267,6 +392,27 @@ module mpi_f08_ext
     module procedure agree_on_bits
   end interface MPIX_Comm_agree
 
+  public :: FTMPI_COMM_MODE, FTMPI_MSG_MODE, FTMPI_COLL_MODE, FTMPI_COMM_STATE, FTMPI_NUM_FAILED_PROCS
+  public :: FTMPI_FAILED_PROCS, FTMPI_FAILED_AT, FTMPI_FAILED_CODES, FTMPI_PROC_STATES
+  public :: FTMPI_COMM_MODE_ABORT, FTMPI_COMM_MODE_BLANK, FTMPI_COMM_MODE_SHRINK, FTMPI_COMM_MODE_REBUILD
+  public :: FTMPI_COMM_MODE_REBUILD_SHRINK, FTMPI_MSG_MODE_NOP, FTMPI_MSG_MODE_CONT
+  public :: FTMPI_COLL_MODE_LOOSE, FTMPI_COLL_MODE_STRICT
+  public :: FT_OK, FT_DETECTED, FT_RECOVER, FT_RECOVERED, FT_FAILED
+  public :: FT_PROC_OK, FT_PROC_UNAVAILABLE, FT_PROC_JOINING, FT_PROC_FAILED, MPI_INIT_RESTARTED_NODE
+  public :: resurgo_ft_get_attr, resurgo_ft_set_attr
+
+  ! FT-MPI's programs give MPI_Comm_dup this for the new communicator. It makes no difference.
+  type(MPI_Comm), parameter, public :: FT_MPI_CHECK_RECOVER = MPI_Comm(int(z'7f465480'))
+
+  ! A value is an INTEGER. FTMPI_FAILED_PROCS, _CODES and FTMPI_PROC_STATES need an allocatable array of them, and
+  ! FTMPI_FAILED_AT one of DOUBLE PRECISION. MPI's own MPI_Comm_get_attr does not know these keys in Fortran.
+  interface resurgo_ft_get_attr
+    procedure get_number_08, get_numbers_08, get_times_08
+  end interface resurgo_ft_get_attr
+  interface resurgo_ft_set_attr
+    procedure set_mode_08
+  end interface resurgo_ft_set_attr
+
   public :: RESURGO_FT_PARTNER, RESURGO_FT_PARITY, RESURGO_FT_ALL, RESURGO_FT_NOTHING, RESURGO_FT_LOST
   public :: resurgo_ft_protect, resurgo_ft_unprotect, resurgo_ft_checkpoint, resurgo_ft_restore, resurgo_ft_find
   public :: resurgo_ft_size, resurgo_ft_inherited, resurgo_ft_read
@@ -277,6 +423,37 @@ module mpi_f08_ext
   end interface resurgo_ft_protect
 
 contains
+
+  subroutine get_number_08(comm, keyval, value, ierror)
+    type(MPI_Comm), intent(in) :: comm
+    integer, intent(in) :: keyval
+    integer, intent(out) :: value
+    integer, optional, intent(out) :: ierror
+    call get_number(comm%MPI_VAL, keyval, value, ierror)
+  end subroutine get_number_08
+
+  subroutine get_numbers_08(comm, keyval, values, ierror)
+    type(MPI_Comm), intent(in) :: comm
+    integer, intent(in) :: keyval
+    integer, allocatable, intent(out) :: values(:)
+    integer, optional, intent(out) :: ierror
+    call get_numbers(comm%MPI_VAL, keyval, values, ierror)
+  end subroutine get_numbers_08
+
+  subroutine get_times_08(comm, keyval, values, ierror)
+    type(MPI_Comm), intent(in) :: comm
+    integer, intent(in) :: keyval
+    real(c_double), allocatable, intent(out) :: values(:)
+    integer, optional, intent(out) :: ierror
+    call get_times(comm%MPI_VAL, keyval, values, ierror)
+  end subroutine get_times_08
+
+  subroutine set_mode_08(comm, keyval, mode, ierror)
+    type(MPI_Comm), intent(in) :: comm
+    integer, intent(in) :: keyval, mode
+    integer, optional, intent(out) :: ierror
+    call set_mode(comm%MPI_VAL, keyval, mode, ierror)
+  end subroutine set_mode_08
 
   subroutine MPIX_Comm_is_revoked(comm, flag, ierror)
     type(MPI_Comm), intent(in) :: comm

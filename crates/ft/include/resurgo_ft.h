@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * FT-MPI for programs that `resurgo run --ft-mode` runs: names of modes, states and attributes. It needs no functions: a
- * failure is MPI_ERR_OTHER, and survivors rebuild a communicator by MPI_Comm_dup, _split or _create of it.
+ * failure is MPI_ERR_OTHER, and survivors rebuild a communicator by MPI_Comm_dup, _split or _create of it. mpi_ext.F90
+ * has the names in Fortran, and the Python module resurgo.ft in Python.
  *
  * And checkpoints in the memory of ranks, for all programs that deal with failures themselves. These are functions:
  * link libresurgo-ft.so.
@@ -52,6 +53,18 @@
 
 /* What MPI_Init and MPI_Init_thread return, instead of MPI_SUCCESS, in a process that is in the place of a failed one. */
 #define MPI_INIT_RESTARTED_NODE 0x7f4654f0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The same, after MPI_Init, for who does not see what that has returned: 1 in such a process, else 0. In Python, where
+ * mpi4py calls it, MPI_Init returns MPI_SUCCESS also there. This is a function: link libresurgo-ft.so. */
+int resurgo_ft_is_restarted(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 /* FT-MPI's programs give MPI_Comm_dup this for the new communicator. It makes no difference. */
 #define FT_MPI_CHECK_RECOVER ((MPI_Comm)0x7f465480)

@@ -54,13 +54,30 @@ fn begin(code: c_int) -> c_int {
         pmpi!(MPI_Comm_get_parent(&mut parent => *mut Comm));
         if provider::is_replacement() {
             rebuilding::join(parent);
-            return RESTARTED_NODE;
+            return if is_python() { SUCCESS } else { RESTARTED_NODE };
         }
         layer::learn(COMM_WORLD);
         layer::learn(parent);
         provider::say(&Said::Joined);
     }
     code
+}
+
+/// An interpreter of Python runs here. mpi4py calls MPI_Init when it is imported, and takes every other answer than
+/// MPI_SUCCESS for an error.
+fn is_python() -> bool {
+    // SAFETY: if there is a function of this name it is Python's, which may be called at any time.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr());
+        let function: Option<extern "C" fn() -> c_int> = std::mem::transmute(found);
+        function.is_some_and(|is_initialized| is_initialized() != 0)
+    }
+}
+
+/// Whether this rank is in the place of one that has failed, for whoever does not see what MPI_Init returns.
+#[unsafe(no_mangle)]
+pub extern "C" fn resurgo_ft_is_restarted() -> c_int {
+    c_int::from(provider::is_there() && provider::is_replacement())
 }
 
 /// A rank in the place of another is one of those that were launched.

@@ -13,6 +13,7 @@ use crate::mpi::{
     Passed, REQUEST_NULL, Request, SUCCESS, Status, pmpi,
 };
 use crate::objects::{self, Object};
+use crate::provider;
 use crate::rules::{State, all_failed, shown};
 
 /// Calls the error handler of `comm`, or of the object for which it stands: it returns, ends the job, or is the program's. Nothing of this library is locked
@@ -169,8 +170,27 @@ fn abort_if_asked() {
 
 fn end_job(why: &str, class: c_int) -> ! {
     eprintln!("resurgo: {why}");
-    pmpi!(MPI_Abort(COMM_WORLD.0 => c_int, class => c_int));
-    // It may return before the job is over.
-    // SAFETY: ends this process.
-    unsafe { libc::_exit(class) }
+    abort(class)
+}
+
+/// Ends the job, and this process before its program goes on.
+fn abort(code: c_int) -> ! {
+    pmpi!(MPI_Abort(COMM_WORLD.0 => c_int, code => c_int));
+    // It returns before the job is over. Who ends first is a lost rank.
+    // SAFETY: waits, and ends this process.
+    unsafe {
+        libc::sleep(10);
+        libc::_exit(code)
+    }
+}
+
+/// MPI has the launcher end the job where the communicator is MPI_COMM_WORLD. With another one it only ends this process,
+/// which would be a lost rank.
+#[unsafe(no_mangle)]
+pub extern "C" fn MPI_Abort(comm: Comm, code: c_int) -> c_int {
+    let has_others = |known: &mut Known| known.everyone().any(|rank| rank != provider::own_rank());
+    if provider::is_there() && (comm == COMM_WORLD || layer::with(comm, has_others) == Some(true)) {
+        abort(code);
+    }
+    pmpi!(MPI_Abort(comm.0 => c_int, code => c_int))
 }

@@ -40,7 +40,6 @@ passes! {
     [MPI_Comm_call_errhandler](comm: Comm, errorcode: Word);
     [MPI_Comm_get_errhandler](comm: Comm, errhandler: Word);
     [MPI_Errhandler_get](comm: Comm, errhandler: Word);
-    [MPI_Abort](comm: Word, errorcode: Word);
     [MPI_Comm_attach_buffer MPI_Comm_attach_buffer_c](comm: Comm, buffer: Word, size: Word);
     [MPI_Comm_detach_buffer MPI_Comm_detach_buffer_c](comm: Comm, buffer_addr: Word, size: Word);
     [MPI_Comm_flush_buffer](comm: Comm);

@@ -5,7 +5,7 @@
 //! [`resurgo_wire::survivors::ENDED`] as its tag, and the context as its data.
 
 use super::failures::{
-    dead_of, hear_of_revoked, is_in_vain, is_in_vain_to_make, is_of_no_use, is_of_no_use_to_others, news,
+    dead_of, hear_of_revoked, is_broken, is_in_vain, is_in_vain_to_make, is_of_no_use, is_of_no_use_to_others, news,
 };
 use super::introductions;
 use super::*;
@@ -164,12 +164,13 @@ impl Engine {
         survivors::posted(receive.tag, receive.source);
         let place = Place::of(receive.tag);
         let failures = &self.failures;
-        let (ends, stale) = survivors::with(|known| {
+        let (ends, is_broken, stale) = survivors::with(|known| {
             if !place.is_of_merge {
                 known.note(place.context);
             }
             let ends = failures.heard != 0 && is_in_vain(failures, known, &self.node, &receive);
-            (ends, std::mem::take(&mut known.stale))
+            let is_broken = ends && is_broken(failures, known, place);
+            (ends, is_broken, std::mem::take(&mut known.stale))
         });
         if !stale.is_empty() {
             self.drop_merges(&stale);
@@ -178,8 +179,11 @@ impl Engine {
             return self.calls.receive(receive, tagged);
         }
         match self.calls.matching.take(&receive, true) {
-            // It came before the failure, and nobody has seen the failure in it.
-            Some(message) if place.is_of_program() || place.is_introduction => self.calls.give(message, receive),
+            // It came before the failure, and nobody has seen the failure in it. Or it is of MPI_Init, for which nobody
+            // looks at the result: a rank that comes late still needs what the dead has sent there.
+            Some(message) if place.is_of_program() || place.is_introduction || !is_broken => {
+                self.calls.give(message, receive);
+            }
             _ => self.end_receive(receive),
         }
     }

@@ -60,7 +60,7 @@ fn cannot_end(failures: &Failures, known: &Known, comm: &Comm) -> bool {
 }
 
 /// The same by the tag. MPI's communicators that are being made are like the one, or the group, that they are made from.
-fn is_broken(failures: &Failures, known: &Known, place: Place) -> bool {
+pub fn is_broken(failures: &Failures, known: &Known, place: Place) -> bool {
     let context = place.context;
     if place.is_of_merge {
         let mut merges = known.making.values();

@@ -79,6 +79,23 @@ fn receives_from_the_dead_end_and_what_it_sent_before_comes_first() {
 }
 
 #[test]
+fn a_rank_that_is_late_in_mpi_init_gets_what_the_dead_has_sent() {
+    let (mut one, mut two, _alone) = survivors();
+    let rooms = [[0u8; 8]; 2];
+    send(&mut one, 1, COLLECTIVE, &7u64.to_le_bytes());
+    fail(&two, 0);
+    assert_eq!(ended(&mut two), []);
+    // No communicator is known yet.
+    post(&mut two, 0, COLLECTIVE, &rooms[0]);
+    assert_eq!(ended(&mut two), [(COLLECTIVE, 8, 0)]);
+    assert_eq!(u64::from_le_bytes(*std::hint::black_box(&rooms[0])), 7);
+    // It has sent no more.
+    post(&mut two, 0, COLLECTIVE, &rooms[1]);
+    assert_eq!(ended(&mut two), [(COLLECTIVE, 8, 0)]);
+    assert_eq!(u64::from_le_bytes(*std::hint::black_box(&rooms[1])), 0);
+}
+
+#[test]
 fn collective_calls_end_where_a_member_is_dead_and_only_there() {
     let (_one, mut two, _alone) = survivors();
     let rooms = [[1u8; 8]; 4];
