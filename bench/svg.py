@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line charts as SVG: by matplotlib where it is installed, otherwise with nothing but the standard library."""
+"""Line charts as SVG: by matplotlib where it is installed, otherwise with nothing but the standard library.
 
+    bench/svg.py PICTURE.svg...        gives pictures the colours of dark pages, too
+"""
+
+import colorsys
 import math
+import re
+import sys
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from statistics import median
 
 COLOURS = ("#8a8a8a", "#c1440e", "#1b7837", "#2166ac", "#7b3294", "#b8860b", "#01665e", "#d6604d", "#4d4d4d", "#999933")
@@ -168,6 +175,29 @@ def write(path, title, panels):
         draw(path, title, panels, looks)
     else:
         plot.draw(path, title, panels, looks)
+    path.write_text(for_dark_pages(path.read_text()))
+
+
+def by_night(colour):
+    """The colour on a dark page: as much darker or lighter than the page, and of the same hue."""
+    digits = {"white": "fff", "black": "000"}.get(colour, colour.lstrip("#"))
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)))
+    return "#" + "".join(f"{round(part * 255):02x}" for part in colorsys.hls_to_rgb(hue, 0.93 - 0.86 * lightness, 0.7 * saturation))
+
+
+def for_dark_pages(picture):
+    """The picture with a second set of colours, which browsers take where the user has dark pages."""
+    picture = re.sub(r'<style id="by-night">.*?</style>\n', "", picture, flags=re.S)
+    colours = r"(#[0-9a-fA-F]{6}|#[0-9a-fA-F]{3}|white|black)"
+    attributes = sorted(set(re.findall(rf'\b(fill|stroke)="{colours}"', picture)))
+    inline = sorted(set(re.findall(rf"\b(fill|stroke): {colours}\b", picture)))
+    rules = [f"svg{{fill:{by_night('black')}}}"]  # what names no colour is black
+    rules += [f'[{what}="{colour}"]{{{what}:{by_night(colour)}}}' for what, colour in attributes]
+    rules += [f'[style*="{what}: {colour}"]{{{what}:{by_night(colour)}!important}}' for what, colour in inline]
+    style = '<style id="by-night">@media (prefers-color-scheme: dark) {\n' + "\n".join(rules) + "\n}</style>\n"
+    begin = picture.index(">", picture.index("<svg")) + 1
+    return picture[:begin] + "\n" + style + picture[begin:].removeprefix("\n")
 
 
 def draw(path, title, panels, looks):
@@ -185,3 +215,8 @@ def draw(path, title, panels, looks):
         x, y = 20 + i % across * WIDTH, below + 8 + i // across * LEGEND
         out += [line(x, y, x + 30, y, look.colour, 2, look.dash), point(x + 15, y, look), text(x + 36, y + 4, name, "start")]
     path.write_text("\n".join([*out, "</svg>", ""]))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).write_text(for_dark_pages(Path(name).read_text()))

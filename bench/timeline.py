@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from svg import line, linear_ticks, text
+from svg import for_dark_pages, line, linear_ticks, text
 
 LEFT, RIGHT, TOP, BOTTOM, WIDTH = 70, 16, 46, 66, 720
 LANE, GAP = 13, 12  # height of a rank, and between nodes
@@ -100,7 +100,7 @@ def draw(path, title, course):
     height = bottom + BOTTOM
     head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
             'font-family="sans-serif">', f'<rect width="{WIDTH}" height="{height}" fill="white"/>', text(WIDTH / 2, 22, title, size=14)]
-    Path(path).write_text("\n".join([*head, *out, legend(bottom + 52), "</svg>", ""]))
+    Path(path).write_text(for_dark_pages("\n".join([*head, *out, legend(bottom + 52), "</svg>", ""])))
 
 
 def bar(life, scale, y):

@@ -86,6 +86,18 @@ def test_installed_examples_find_what_is_installed(jobs, tmp_path):
         assert jobs.command(command).wait().ok().text.startswith("sweep: 5 rounds")
 
 
+def test_the_program_of_the_demo_is_an_example(jobs, program, tmp_path):
+    """Also in a copy of the examples that says where Resurgo is."""
+    prefix, copy = tmp_path / "prefix", tmp_path / "copy"
+    assert make("install", f"PREFIX={prefix}").returncode == 0
+    shutil.copytree(prefix / "share/resurgo/examples", copy)
+    command = ["make", "-s", "-C", copy, "heat", f"MPICC={harness.MPICH / 'bin/mpicc'}", f"RESURGO={prefix}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=harness.patience(60))
+    assert (done.returncode, done.stderr) == (0, ""), done
+    killed = jobs.command([prefix / "bin/resurgo", "run", "-n", "2", "--fault", "rank=1,messages=100", copy / "heat", "64", "64", "500"]).wait().ok()
+    assert killed.text == jobs.calm(2, *program("heat"), "64", "64", "500").text and "rank 1 killed by SIGKILL" in killed.errors
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     prefix = tmp_path_factory.mktemp("demo") / "prefix"

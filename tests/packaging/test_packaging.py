@@ -31,10 +31,27 @@ def top(tmp_path_factory):
 
 def test_what_a_debian_package_has_runs(jobs, program, top):
     resurgo = top / "bin/resurgo"
-    assert resurgo.stat().st_size < 40 << 20  # It has no debugging information.
     result = jobs.command([resurgo, "run", "-n", "2", "--fault", "rank=1,messages=100", *program("heat"), 64, 64, 500]).wait().ok()
     assert "rank 1 killed by SIGKILL" in result.errors
     assert (top / "share/doc/resurgo/copyright").is_file() and not list(top.rglob("*.pyc"))
+
+
+def test_a_debian_package_has_no_symbols_but_pages_and_completion(top):
+    programs = [top / "bin/resurgo", top / "lib/resurgo/resurgo-sim", *(top / "lib/resurgo").glob("*.so")]
+    assert len(programs) == 5
+    for path in programs:
+        sections = subprocess.run(["readelf", "-S", "-W", path], capture_output=True, text=True, check=True, timeout=30).stdout
+        assert ".text" in sections and ".symtab" not in sections and ".debug_info" not in sections, path
+    listed = subprocess.run([top / "bin/resurgo", "--help"], capture_output=True, text=True, check=True, timeout=30).stdout
+    pages = {"resurgo.1"} | {f"resurgo-{verb}.1" for verb in re.findall(r"^  resurgo ([a-z-]+)", listed, re.M)}
+    assert {page.name.removesuffix(".gz") for page in (top / "share/man/man1").iterdir()} == pages
+    for shell, name in [
+        ("bash", "bash-completion/completions/resurgo"),
+        ("zsh", "zsh/site-functions/_resurgo"),
+        ("fish", "fish/vendor_completions.d/resurgo.fish"),
+    ]:
+        told = subprocess.run([top / "bin/resurgo", "completion", shell], capture_output=True, text=True, check=True, timeout=30).stdout
+        assert (top / "share" / name).read_text() == told != ""
 
 
 def test_recipes_name_what_there_is(top):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python wheel: in a fresh environment, and on a distribution with an older C library."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,10 +67,97 @@ def test_the_same_input_gives_the_same_bytes(wheel, tmp_path):
         assert {line.split(",")[0] for line in record.splitlines()} == set(archive.namelist())
 
 
+def test_it_has_man_pages_and_completion(wheel):
+    listed = run(harness.RESURGO, "--help")
+    verbs = set(re.findall(r"^  resurgo ([a-z-]+)", listed, re.M))
+    with zipfile.ZipFile(wheel) as archive:
+        top = next(name.split("/")[0] for name in archive.namelist() if ".data/" in name)
+        pages = {name.rsplit("/", 1)[1] for name in archive.namelist() if name.startswith(f"{top}/data/share/man/man1/")}
+        assert pages == {"resurgo.1"} | {f"resurgo-{verb}.1" for verb in verbs}
+        for shell, name in [
+            ("bash", "bash-completion/completions/resurgo"),
+            ("zsh", "zsh/site-functions/_resurgo"),
+            ("fish", "fish/vendor_completions.d/resurgo.fish"),
+        ]:
+            text = archive.read(f"{top}/data/share/{name}").decode()
+            assert text == run(harness.RESURGO, "completion", shell) != ""
+            if shutil.which(shell):
+                run(shell, "-n", "/dev/stdin", input=text)
+
+
+def test_licences_and_the_list_of_packages_come_with_it(tmp_path):
+    (tmp_path / "notices").write_text("The licence of another.\n")
+    (tmp_path / "list").write_text("{}")
+    words = ["--notices", tmp_path / "notices", "--sbom", tmp_path / "list", "--to", tmp_path]
+    wheel = Path(run(sys.executable, harness.ROOT / "scripts/wheel.py", *words).strip())
+    with zipfile.ZipFile(wheel) as archive:
+        info = next(name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name)
+        assert archive.read(f"{info}/licenses/THIRD-PARTY") == b"The licence of another.\n"
+        assert archive.read(f"{info}/licenses/LICENSE") == (harness.ROOT / "LICENSE").read_bytes()
+        assert archive.read(f"{info}/sboms/resurgo.cdx.json") == b"{}"
+        head = archive.read(f"{info}/METADATA").decode().split("\n\n")[0].splitlines()
+    assert {"License-File: LICENSE", "License-File: THIRD-PARTY", "License-Expression: Apache-2.0"} <= set(head)
+
+
+@pytest.fixture(scope="module")
+def installers(tmp_path_factory):
+    """pipx and uv, from an index of packages."""
+    place = tmp_path_factory.mktemp("installers")
+    run(sys.executable, "-m", "venv", place)
+    command = [place / "bin/python", "-m", "pip", "install", "--quiet", "--retries", "0", "-r", harness.ROOT / "scripts/requirements-installers.txt"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        pytest.skip(f"uv and pipx cannot be had: {done.stderr.strip().splitlines()[-1]}")
+    return place / "bin"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("installer", ["uv", "pipx"])
+def test_installers_take_it(jobs, program, installers, wheel, tmp_path, installer):
+    """`uv tool install` and `pipx install` put the program where users have theirs; `pipx run` needs no installation."""
+    bin = tmp_path / "bin"
+    env = {**ENV, "PIP_NO_INDEX": "1", "HOME": str(tmp_path), "PIPX_HOME": str(tmp_path / "tools"), "PIPX_BIN_DIR": str(bin)}
+    env |= {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(bin), "UV_CACHE_DIR": str(tmp_path / "cache")}
+    if installer == "uv":
+        run(installers / "uv", "tool", "install", "--offline", "--no-config", "--python", sys.executable, wheel, env=env)
+    else:
+        version = run(installers / "pipx", "run", "--spec", wheel, "resurgo", "--version", env=env)
+        assert version.splitlines()[0] == run(harness.RESURGO, "--version").splitlines()[0]
+        run(installers / "pipx", "install", wheel, env=env)
+    result = jobs.command([bin / "resurgo", "run", "-n", "2", "--fault", "rank=1,messages=100", *program("heat"), 64, 64, 500]).wait().ok()
+    assert "rank 1 killed by SIGKILL" in result.errors
+    command = [installers / "uv", "tool", "uninstall", "resurgo"] if installer == "uv" else [installers / "pipx", "uninstall", "resurgo"]
+    run(*command, env=env)
+    assert list(bin.iterdir()) == []
+
+
 def test_what_is_not_built_is_one_error(tmp_path):
     done = subprocess.run([harness.ROOT / "scripts/wheel.py", "--build", tmp_path, "--to", tmp_path], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr == f"install: {tmp_path}/bin/resurgo is missing: make builds it\n", done
     assert list(tmp_path.iterdir()) == []
+
+
+def has_all_that_is_told_of_it(wheel, top):
+    """What `make wheel` has made: no symbols, and all packages that are linked into the program have a licence, a place in
+    the list, and one in the program."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(top)
+    words = ["--package", "resurgo-cli", "--edges", "normal,no-proc-macro", "--target", "x86_64-unknown-linux-gnu", "--prefix", "none"]
+    tree = run("cargo", "tree", "--locked", *words, cwd=harness.ROOT, env=os.environ)
+    # Ours have a path behind the version.
+    linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line and "(/" not in line}
+    assert len(linked) > 100
+    [listed] = top.glob("*.dist-info/sboms/resurgo.cdx.json")
+    components = {(part["name"], "v" + part["version"]) for part in json.loads(listed.read_text())["components"]}
+    assert not linked - components, linked - components
+    [notices] = top.glob("*.dist-info/licenses/THIRD-PARTY")
+    text = notices.read_text()
+    assert not [name for name, _ in linked if name not in text]
+    [program] = top.glob("*.data/scripts/resurgo")
+    for path in [program, *top.glob("*.data/data/lib/resurgo/*.so")]:
+        sections = run("readelf", "-S", "-W", path)
+        assert ".symtab" not in sections and ".debug_info" not in sections, path
+    assert ".dep-v0" in run("readelf", "-S", "-W", program)
 
 
 RING = """
@@ -102,6 +191,7 @@ def test_on_an_older_distribution(tmp_path):
     """Debian 11 has glibc 2.31. `make wheel` builds for 2.28 and later."""
     run("make", "wheel", cwd=harness.ROOT, env=os.environ, timeout=3600)
     [wheel] = (harness.ROOT / "dist").glob("resurgo-*-manylinux_2_28_x86_64.whl")
+    has_all_that_is_told_of_it(wheel, tmp_path / "unpacked")
     top = tmp_path / "root"
     mirror = run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages").splitlines()[0]
     run("debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bullseye", top, mirror, timeout=900)

@@ -114,7 +114,7 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
     job.kill([1], signal.SIGSTOP)
     own, terminal = os.openpty()
     command = [RESURGO, "checkpoint", str(number)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=harness.environment()) as asking:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, env=harness.environment(TERM="xterm")) as asking:
         try:
             shown, end = "", time.monotonic() + harness.patience(10)
             while said not in shown:
@@ -129,7 +129,7 @@ def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
             shown += more
     os.close(own)
     assert asking.returncode == 0 and answer.startswith(b"job %d: " % number), (answer, shown)
-    assert f"job {number}: {said}" in shown and shown.endswith("\r\x1b[K"), shown
+    assert f"job {number}: {said}" in shown and shown.endswith("\r\x1b[2K"), shown
     quiet.end(job)
 
 

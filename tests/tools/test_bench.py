@@ -292,3 +292,37 @@ def test_counters_are_where_the_benchmarks_look_for_them():
     assert f"pub const CONTROL_STRIDE: usize = {node_memory.CONTROL_STRIDE};" in layout
     for name, offset in node_memory.FIELDS.items():
         assert re.search(rf"\b{name.upper()}: u64 = {offset};", layout), name
+
+
+def brightness(colour):
+    """As WCAG has it, from 0 to 1."""
+    digits = {"white": "fff", "black": "000"}.get(colour, colour.lstrip("#"))
+    digits = "".join(digit * 2 for digit in digits) if len(digits) == 3 else digits
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def contrast(one, other):
+    low, high = sorted((brightness(one), brightness(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("picture", sorted((harness.ROOT / "docs/guide/images").glob("*.svg")), ids=lambda path: path.stem)
+def test_pictures_of_the_documentation_are_legible_on_dark_pages(picture):
+    """Every colour has another one there; the page is dark, and what is on it stands out as it does on a white page."""
+    text = picture.read_text()
+    assert text == svg.for_dark_pages(text)  # bench/svg.py has been there, and changes nothing a second time
+    style = re.search(r"@media \(prefers-color-scheme: dark\) \{\n(.*?)\n\}</style>", text, re.S)[1]
+    rest = text.replace(style, "")
+    used = set(re.findall(r'\b(fill|stroke)="(#\w+|white|black)"', rest)) | set(re.findall(r"\b(fill|stroke): (#\w+)", rest))
+    rules = re.findall(r'^\[(?:style\*=")?(fill|stroke)(?:=|: )"?(#?\w+)"\]\{\1:(#\w{6})(?:!important)?\}$', style, re.M)
+    dark = {(what, colour): then for what, colour, then in rules}
+    assert set(dark) == used
+    page = next(dark["fill", colour] for colour in ("white", "#ffffff") if ("fill", colour) in dark)
+    assert brightness(page) < 0.02 and contrast(re.match(r"svg\{fill:(#\w{6})\}", style)[1], page) > 10
+    for (_, colour), then in dark.items():
+        if (stands_out := contrast(colour, "#fff")) > 2.5:
+            assert contrast(then, page) > 2.5, (colour, then)
+        elif stands_out < 1.5:  # the page, and lines behind the others
+            assert contrast(then, page) < 1.5, (colour, then)

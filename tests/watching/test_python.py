@@ -5,6 +5,7 @@ import ast
 import os
 import re
 import select
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -40,11 +41,11 @@ def script(jobs, program, tmp_path):
     modules = tmp_path / "modules"
     modules.mkdir()
 
-    def start(text, hurried=False):
+    def start(text, hurried=False, python=harness.PYTHON):
         path = ":".join(map(str, [modules, PACKAGE]))
         env = harness.environment(RESURGO=RESURGO, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1")
         env = env if hurried else jobs.unhurried(env)
-        return jobs.command([harness.PYTHON, "-c", BEGIN + text, *program("heat"), *HEAT], env=env, cwd=tmp_path)
+        return jobs.command([python, "-c", BEGIN + text, *program("heat"), *HEAT], env=env, cwd=tmp_path)
 
     def run(text, **more):
         return start(text, **more).wait(lets_go=False).ok()
@@ -186,6 +187,46 @@ job.wait()
     script(text.format(hidden))
     (script.modules / "pandas.py").write_text("def DataFrame(rows):\n    return rows\n")
     script(text.format("assert job.table() == list(job.events()) and list(job.table()[0])[:2] == ['time', 'event']"))
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    """A Python with pandas and IPython, from an index of packages."""
+    place = tmp_path_factory.mktemp("notebook")
+    subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=300)
+    command = [place / "bin/python", "-m", "pip", "install", "--quiet", "--retries", "0", "-r", harness.ROOT / "scripts/requirements-notebook.txt"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode:
+        pytest.skip(f"pandas and IPython cannot be had: {done.stderr.strip().splitlines()[-1]}")
+    return place / "bin/python"
+
+
+@pytest.mark.soak
+def test_a_table_and_a_cell_with_the_real_ones(script, notebook):
+    """Events become a DataFrame, and a cell that ends with a job gets its timeline."""
+    result = script("""
+import pandas
+os.environ["IPYTHONDIR"] = os.getcwd()
+from IPython.core.interactiveshell import InteractiveShell
+
+job = resurgo.run(HEAT[:-1] + ["400"], n=2, protocol="pessimistic", options=["-q", "--fault", "rank=1,messages=200"], stdout=subprocess.DEVNULL)
+assert job.wait() == 0
+table = job.table()
+assert isinstance(table, pandas.DataFrame) and list(table.columns[:2]) == ["time", "event"] and len(table) == len(list(job.events()))
+assert pandas.api.types.is_float_dtype(table.time) and table.time.is_monotonic_increasing
+lives = table[table.event == "started"].groupby("rank").life.max()
+assert lives.to_dict() == {0: 1, 1: 2}
+assert table[table.event == "job_ended"].restarts.tolist() == [1]
+
+shell = InteractiveShell.instance(history_length=0, colors="NoColor")
+shell.user_ns["job"] = job
+cell = shell.run_cell("job", store_history=False)
+assert cell.success and cell.result is job
+formats, _ = shell.display_formatter.format(job)
+shell.run_line_magic("reset", "-f")
+assert formats["text/html"] == job._repr_html_() and "<svg" in formats["text/html"]
+""", hurried=True, python=notebook)
+    assert "Error" not in result.text + result.errors, result.describe()
 
 
 def test_show_prints_lines(script):

@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use resurgo_runtime::progress::Bar;
 use resurgo_runtime::units::readable_size;
 use resurgo_store::own_directory::{self, Directory};
 use resurgo_store::{Described, Error, Manifest, Places, Store, StoreKey, everything, fetch_from};
 
-use crate::progress::{self, Shown};
+use crate::progress;
 use crate::store::job_and_number;
 
 /// What the user wants: the places, and where the files go.
@@ -180,8 +181,8 @@ impl Stores {
         found.ok_or_else(|| format!("{job} has no wave there"))
     }
 
-    /// Shows how much of a wave is in the directory.
-    fn progress(&self, job: &str, wave: u64, directory: &Path) -> Shown {
+    /// Shows how much of a wave is in the directory, until the bar is dropped.
+    fn progress(&self, job: &str, wave: u64, directory: &Path) -> Bar {
         let all = self.manifest(job, &[wave]).map_or(0, |manifest| manifest.bytes());
         let directory = directory.to_path_buf();
         let done = move || {
@@ -189,7 +190,9 @@ impl Stores {
             let sizes = files.filter_map(|file| Some(file.metadata().ok()?.blocks() * 512));
             sizes.sum::<u64>()
         };
-        progress::show(move || format!("wave {wave}: {}", progress::part(done(), all)))
+        let bar = progress::bar();
+        bar.follow(move || progress::part(&format!("wave {wave}"), done(), all));
+        bar
     }
 
     /// Brings the first of these waves that can be read.
@@ -207,9 +210,10 @@ impl Stores {
         })?;
         let mut first = None;
         for wave in waves {
-            let line = self.progress(job, *wave, own.path());
+            let bar = self.progress(job, *wave, own.path());
+            let warn = |error: &Error| progress::beside(&bar, || warn(error));
             let fetched = fetch_from(&self.stores, job, *wave, &everything, own.path(), &warn);
-            drop(line);
+            drop(bar);
             match fetched {
                 Ok(fetched) => {
                     let size = readable_size(fetched.bytes);

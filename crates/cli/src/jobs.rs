@@ -1,17 +1,17 @@
 //! `resurgo ps`, `checkpoint`, `suspend` and `kill`: commands about jobs that run or are suspended.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use resurgo_runtime::jobs::{self, Job};
 use resurgo_runtime::suspended::Suspended;
 use resurgo_runtime::units::{one_line, readable_duration};
-use resurgo_wire::console::{Reply, Request, Status};
+use resurgo_wire::console::{Progress, Reply, Request, Status};
 use serde_json::{Value, json};
 
 use crate::say::{failed, usage};
-use crate::{stored, suspend};
+use crate::{progress, stored, suspend};
 
 /// `resurgo ps [--json]`: a table of the caller's jobs on this machine. With `--store PLACE`, of those in the place.
 pub fn ps(arguments: Vec<OsString>) -> i32 {
@@ -374,17 +374,18 @@ pub fn strange(number: u32) -> String {
 /// The job's answer, unless it refuses or there is none. A terminal shows how it gets on.
 pub fn answer(job: &mut Job, request: &Request) -> Result<Reply, NoAnswer> {
     let number = job.number;
-    let shows = io::stderr().is_terminal();
-    let mut shown = false;
-    let answer = job.ask(request, &mut |text| {
-        shown = shows;
-        if shows {
-            eprint!("\r\x1b[Kjob {number}: {}", one_line(text));
-        }
-    });
-    if shown {
-        eprint!("\r\x1b[K");
+    let bar = progress::bar();
+    let tell = |progress: Progress| {
+        let text = format!("job {number}: {}", progress.text);
+        bar.tell(Some(Progress { text, ..progress }));
+    };
+    if let Request::AddHost { host, .. } = request {
+        tell(Progress::of(format!("host {host} is being added")));
+    } else if let Request::Drain { node, .. } = request {
+        tell(Progress::of(format!("node {node} is being left")));
     }
+    let answer = job.ask(request, &mut |progress| tell(progress));
+    drop(bar);
     Err(NoAnswer::Other(match answer {
         Ok(Reply::Refused(text)) => format!("job {number}: {}", one_line(&text)),
         Ok(reply) => return Ok(reply),

@@ -36,7 +36,7 @@ pub fn look(job: &mut Job, after: u64) -> Seen {
 /// was done, or why nothing was; None: there is no such job any more.
 pub fn order(number: u32, request: &Request, progress: &mut dyn FnMut(&str)) -> Option<Result<String, String>> {
     let answer = match jobs::again(number) {
-        Ok(job) => job?.ask(request, &mut |text| progress(&one_line(text))),
+        Ok(job) => job?.ask(request, &mut |come| progress(&one_line(&come.text))),
         Err(error) => Err(error),
     };
     let done = match answer {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ use crate::addresses;
 use crate::check::{self, Refusal};
 use crate::options::{self, Options, Request, TimeLimit};
 use crate::site::Beside;
-use crate::{clock, configuration, hosts, program, say, slurm, spawn, suspend};
+use crate::{clock, configuration, hosts, program, progress, say, slurm, spawn, suspend};
 
 /// Runs a job; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
@@ -217,6 +218,7 @@ fn settings(
             directory: PathBuf::from(&origin.directory),
         },
         quiet: options.output.quiet,
+        has_bar: !options.output.quiet && !prints_events(&options) && progress::is_seen(),
         verbose: options.output.verbose,
         print_exit_codes: options.output.exit_codes,
         timeout: options.ends.timeout,
@@ -237,6 +239,12 @@ fn settings(
         origin: origin.clone(),
         find: Box::new(move |wanted| spawn::find(&options, &origin, wanted)),
     })
+}
+
+/// Whether events go to a terminal, or another device.
+fn prints_events(options: &Options) -> bool {
+    let events = options.output.reports.json_events.as_ref();
+    events.is_some_and(|path| path.metadata().is_ok_and(|about| about.file_type().is_char_device()))
 }
 
 /// The key that seals what goes to places.

@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use resurgo_runtime::progress::Bar;
 use resurgo_runtime::units::{counted, one_line, readable_duration, readable_size};
 use resurgo_store::{
-    About, Described, Error, GRACE, Generation, Kind, Manifest, Sender, Source, Store, StoreKey, check, fetch,
+    About, Described, Error, GRACE, Generation, Kind, Manifest, Progress, Sender, Source, Store, StoreKey, check, fetch,
 };
 use serde_json::{Value, json};
 
+use crate::progress;
 use crate::say::print;
 
 /// Why a command does not do its work: its exit status, and what to say.
@@ -28,6 +31,11 @@ struct Words {
 
 pub fn usage(text: impl Into<String>) -> Refused {
     (i32::from(crate::check::USAGE), text.into())
+}
+
+/// What is under way has no parts that could be counted.
+fn told(text: String) -> resurgo_wire::console::Progress {
+    resurgo_wire::console::Progress::of(text)
 }
 
 fn failed(error: impl std::fmt::Display) -> Refused {
@@ -101,18 +109,21 @@ fn dispatch(words: &Words) -> Result<(), Refused> {
         )));
     };
     let place = Described::parse(place).map_err(usage)?;
+    // Programs that read JSON have a terminal to themselves.
+    let bar = Bar::new(!words.as_json && progress::is_seen());
+    bar.tell(Some(told(format!("{} is being asked", place.shown))));
     let store = words.store(&place)?;
     match (verb.as_str(), others) {
-        ("ls", []) => list_jobs(&store, words.as_json),
-        ("ls", [job]) => list_generations(&store, job, words.as_json),
-        ("verify", [job]) => verify(&store, job),
+        ("ls", []) => list_jobs(&store, words.as_json, &bar),
+        ("ls", [job]) => list_generations(&store, job, words.as_json, &bar),
+        ("verify", [job]) => verify(&store, job, &bar),
         ("gc", []) => store
             .jobs()
             .map_err(failed)?
             .iter()
-            .try_for_each(|job| sweep(&store, job, place.keep)),
-        ("gc", [job]) => sweep(&store, job, place.keep),
-        ("rm", [job]) => remove(&store, job),
+            .try_for_each(|job| sweep(&store, job, place.keep, &bar)),
+        ("gc", [job]) => sweep(&store, job, place.keep, &bar),
+        ("rm", [job]) => remove(&store, job, &bar),
         ("put", [job, number, node, directory]) => put(&store, &place, job, [number, node], directory.as_ref()),
         ("get", [job, directory]) => get(&store, job, directory.as_ref()),
         ("ls" | "gc", _) => Err(usage(format!("store {verb} takes a place, and at most one job"))),
@@ -192,7 +203,7 @@ pub fn described(manifest: &Result<Manifest, Error>) -> [String; 4] {
     }
 }
 
-fn list_jobs(store: &Store, as_json: bool) -> Result<(), Refused> {
+fn list_jobs(store: &Store, as_json: bool, bar: &Bar) -> Result<(), Refused> {
     let mut objects = Vec::new();
     let mut table = format!(
         "{:<20}  {:>11}  {:>7}  {:>11}  {:>6}  {:>9}  {:<14} COMMAND\n",
@@ -224,11 +235,11 @@ fn list_jobs(store: &Store, as_json: bool) -> Result<(), Refused> {
             "{job:<20}  {count:>11}  {number:>7}  {bytes:>11}  {ranks:>6}  {age:>9}  {protocol:<14} {title}\n"
         );
     }
-    show(as_json, &objects, &table);
+    progress::beside(bar, || show(as_json, &objects, &table));
     Ok(())
 }
 
-fn list_generations(store: &Store, job: &str, as_json: bool) -> Result<(), Refused> {
+fn list_generations(store: &Store, job: &str, as_json: bool, bar: &Bar) -> Result<(), Refused> {
     let generations = store.generations(job).map_err(failed)?;
     if generations.is_empty() {
         return Err((
@@ -255,7 +266,7 @@ fn list_generations(store: &Store, job: &str, as_json: bool) -> Result<(), Refus
             "{number:>10}  {nodes:>5}  {files:>6}  {size:>11}  {ranks:>6}  {age:>9}  {protocol:<14} {title}\n"
         );
     }
-    show(as_json, &objects, &table);
+    progress::beside(bar, || show(as_json, &objects, &table));
     Ok(())
 }
 
@@ -270,7 +281,7 @@ pub fn show(as_json: bool, objects: &[Value], table: &str) {
     }
 }
 
-fn verify(store: &Store, job: &str) -> Result<(), Refused> {
+fn verify(store: &Store, job: &str, bar: &Bar) -> Result<(), Refused> {
     let (job, number) = split(job)?;
     let generations = match number {
         Some(number) => vec![store.find(job, Some(number)).map_err(failed)?],
@@ -284,17 +295,21 @@ fn verify(store: &Store, job: &str) -> Result<(), Refused> {
     }
     let mut damaged = 0;
     for generation in generations {
-        let tell = |error: &Error| eprintln!("resurgo: {}", one_line(&error.to_string()));
         let number = generation.number;
-        match check(store, job, generation, &tell) {
+        let progress = Arc::<Progress>::default();
+        let (shown, name) = (progress.clone(), format!("{job}@{number}"));
+        bar.follow(move || told(format!("{name}: {} read", readable_size(shown.handled()))));
+        let tell = |error: &Error| progress::beside(bar, || eprintln!("resurgo: {}", one_line(&error.to_string())));
+        let checked = check(store, job, generation, &tell, &progress);
+        match checked {
             Ok(read) => {
                 let (files, size) = (counted(read.files, "file", "files"), readable_size(read.bytes));
-                print(&format!("{job}@{number}: {files}, {size}: whole\n"));
+                progress::beside(bar, || print(&format!("{job}@{number}: {files}, {size}: whole\n")));
             }
             // It was told.
             Err(error) if error.is_damaged() || error.is_missing() => {
                 damaged += 1;
-                print(&format!("{job}@{number}: damaged\n"));
+                progress::beside(bar, || print(&format!("{job}@{number}: damaged\n")));
             }
             Err(error) => return Err(failed(error)),
         }
@@ -311,7 +326,8 @@ fn verify(store: &Store, job: &str) -> Result<(), Refused> {
     }
 }
 
-fn sweep(store: &Store, job: &str, keep: usize) -> Result<(), Refused> {
+fn sweep(store: &Store, job: &str, keep: usize, bar: &Bar) -> Result<(), Refused> {
+    bar.tell(Some(told(format!("{job}: what is not needed is being removed"))));
     let swept = store.gc(job, Some(keep), GRACE).map_err(failed)?;
     let generations = counted(swept.generations, "generation", "generations");
     let (chunks, size) = (counted(swept.chunks, "chunk", "chunks"), readable_size(swept.bytes));
@@ -322,12 +338,19 @@ fn sweep(store: &Store, job: &str, keep: usize) -> Result<(), Refused> {
             counted(waiting, "chunk", "chunks")
         ),
     };
-    print(&format!("{job}: removed {generations}, {chunks} ({size}){waiting}\n"));
+    let line = format!("{job}: removed {generations}, {chunks} ({size}){waiting}\n");
+    progress::beside(bar, || print(&line));
     Ok(())
 }
 
-fn remove(store: &Store, job: &str) -> Result<(), Refused> {
+fn remove(store: &Store, job: &str, bar: &Bar) -> Result<(), Refused> {
     let (job, number) = split(job)?;
+    let progress = Arc::<Progress>::default();
+    let (shown, name) = (progress.clone(), job.to_string());
+    bar.follow(move || match shown.removed() {
+        0 => told(format!("{name} is being removed")),
+        removed => told(format!("{name}: {} removed", counted(removed, "object", "objects"))),
+    });
     match number {
         Some(number) => {
             let generation = store.find(job, Some(number)).map_err(failed)?;
@@ -338,7 +361,7 @@ fn remove(store: &Store, job: &str) -> Result<(), Refused> {
             if !store.jobs().map_err(failed)?.iter().any(|other| other == job) {
                 return Err(usage(format!("{}: there is no job {job:?}", store.place().shown())));
             }
-            store.remove(job).map_err(failed)?;
+            store.remove_showing(job, &progress).map_err(failed)?;
         }
     }
     Ok(())

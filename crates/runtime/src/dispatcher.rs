@@ -30,6 +30,7 @@ mod node_files;
 mod node_loss;
 mod output;
 mod parity;
+mod progress;
 mod record;
 mod refusals;
 mod replacing;
@@ -108,6 +109,8 @@ pub struct Settings {
     /// Where the output of ranks goes.
     pub output: Places,
     pub quiet: bool,
+    /// Standard error is a terminal that shows how far long work has come.
+    pub has_bar: bool,
     /// Report every life.
     pub verbose: bool,
     /// Print at the end how every rank ended.
@@ -220,8 +223,10 @@ struct Front {
     metrics: Metrics,
     /// Readable when a writer of [`Output`] has finished or failed.
     wake: PipeReader,
-    /// When waiting commands get their next progress line.
+    /// When waiting commands get their next progress line, and the terminal the deliveries of ranks that replay.
     progress_due: Option<Instant>,
+    /// Deliveries that ranks have repeated, and that they have to repeat.
+    replayed: Option<(u64, u64)>,
     /// The loop's.
     turns: Turns,
 }
@@ -315,7 +320,9 @@ impl Dispatcher {
             self.output.end_all();
         }
         self.answer_readers(true);
+        self.output.bar().tell(self.removing(code == 0));
         self.end_flushes(code == 0);
+        self.output.bar().tell(None);
         match notifier.is_empty() {
             true => drop(children::kill_all(GRACE)),
             false => children::kill_others(&notifier, GRACE),

@@ -20,7 +20,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket, sockopt::PeerCredentials,
 };
 use nix::unistd::getuid;
-use resurgo_wire::console::{Printed, Reply, Request, Status};
+use resurgo_wire::console::{Printed, Progress, Reply, Request, Status};
 use resurgo_wire::control::{FrameBuffer, Message};
 
 const PREFIX: &str = "resurgo";
@@ -185,8 +185,8 @@ impl Job {
         }
     }
 
-    /// Asks and waits for the answer; `progress` gets the progress lines.
-    pub fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(&str)) -> io::Result<Reply> {
+    /// Asks and waits for the answer; `progress` hears how far the job has come.
+    pub fn ask(&mut self, request: &Request, progress: &mut dyn FnMut(Progress)) -> io::Result<Reply> {
         use Request::{Kill, KillRank, Losses, State, Status};
         let takes_long = !matches!(request, Status | State { .. } | Losses | KillRank { .. } | Kill);
         let patience = match request {
@@ -200,8 +200,8 @@ impl Job {
         self.send(request)?;
         loop {
             match self.hear()? {
-                Some(Reply::Progress(text)) if takes_long => {
-                    progress(&text);
+                Some(Reply::Progress(come)) if takes_long => {
+                    progress(come);
                     deadline = Instant::now() + patience;
                 }
                 Some(reply) => return Ok(reply),

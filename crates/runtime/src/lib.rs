@@ -32,6 +32,7 @@ pub mod notifier;
 pub mod page;
 pub mod pattern;
 mod printed;
+pub mod progress;
 mod reach;
 mod reception;
 mod server_process;

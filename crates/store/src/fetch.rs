@@ -12,6 +12,7 @@ use crate::chunk;
 use crate::error::{Error, Kind};
 use crate::name::{ChunkName, Generation};
 use crate::records::{FileEntry, Manifest, Part};
+use crate::sender::Progress;
 use crate::store::Store;
 
 /// Chunks that are read at the same time.
@@ -308,6 +309,7 @@ pub fn check(
     job: &str,
     generation: Generation,
     tell: &(dyn Fn(&Error) + Sync),
+    progress: &Progress,
 ) -> Result<Fetched, Error> {
     let manifest = store.manifest(job, generation)?;
     let first = Mutex::default();
@@ -329,6 +331,7 @@ pub fn check(
                 }
                 told.tell(error);
             }
+            progress.handles(length.into());
         }
     };
     std::thread::scope(|scope| {

@@ -53,6 +53,11 @@ impl Progress {
         self.handled.load(Ordering::Relaxed)
     }
 
+    /// So many bytes more are handled.
+    pub fn handles(&self, bytes: u64) {
+        self.handled.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub fn known(&self) -> u64 {
         self.known.load(Ordering::Relaxed)
     }

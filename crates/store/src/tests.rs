@@ -305,7 +305,7 @@ fn a_damaged_chunk_is_put_anew() {
     for chunk in chunks.collect::<Vec<_>>() {
         memory.damage(&chunk, &mut random);
     }
-    assert!(crate::check(&store, "job", first.generation, &|_| {}).is_err());
+    assert!(crate::check(&store, "job", first.generation, &|_| {}, &Default::default()).is_err());
     put(&store, &mut sender, 2, &files[0]).unwrap();
     let back = scratch.below("back");
     fetch(&store, "job", 2, &back).unwrap();

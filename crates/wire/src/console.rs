@@ -96,6 +96,23 @@ pub struct PrintedPart {
     pub text: String,
 }
 
+/// How far something has come that takes long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// What is done or waited for, in words.
+    pub text: String,
+    /// How many of its parts are done, and how many there are, if that is known.
+    pub done: Option<(u64, u64)>,
+}
+
+impl Progress {
+    /// It has no parts that could be counted.
+    pub fn of(text: impl Into<String>) -> Progress {
+        let text = text.into();
+        Progress { text, done: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     Status(Status),
@@ -104,7 +121,7 @@ pub enum Reply {
     /// The last ones, at most some thousands.
     Losses(Vec<Loss>),
     /// The progress, once a second; another answer follows.
-    Progress(String),
+    Progress(Progress),
     Done(String),
     Refused(String),
 }

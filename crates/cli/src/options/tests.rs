@@ -621,6 +621,24 @@ fn code(entry: &str) -> Vec<&str> {
 }
 
 #[test]
+fn the_reference_begins_with_eight_options() {
+    let page = include_str!("../../../../docs/reference/options.md");
+    let table = page.split("\n## ").nth(1).unwrap();
+    assert!(table.starts_with("Every day\n"));
+    let rows: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        // As help has it.
+        let (name, values) = row.split_once(' ').unwrap_or((row, ""));
+        let line = table::find(name.trim_start_matches('-')).unwrap_or_else(|| panic!("there is no {name}"));
+        assert_eq!((line.names().next(), line.values), (Some(name), values), "{row}");
+    }
+}
+
+#[test]
 fn the_reference_has_every_option_and_no_other() {
     let page = include_str!("../../../../docs/reference/options.md");
     let page = page.split("\n# `resurgo ps").next().unwrap();

@@ -259,6 +259,14 @@ impl Flushes {
         }
     }
 
+    /// The places in which something of the job is to be removed, by their names.
+    pub fn to_be_left(&self, forget: bool) -> Option<String> {
+        // A server that the job has started removes all itself.
+        let levels = self.levels.iter().filter(|level| forget && level.place.start.is_none());
+        let places: Vec<&str> = levels.map(|level| level.place.shown.as_str()).collect();
+        (!places.is_empty()).then(|| places.join(", "))
+    }
+
     /// No process of the job runs any more. `forget`: nothing of it stays in its places. Returns why something does
     /// nevertheless, and servers of the job's own whose directories stay.
     fn close(mut self, forget: bool) -> (Vec<String>, Vec<(String, PathBuf)>) {

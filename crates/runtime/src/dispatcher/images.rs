@@ -15,8 +15,6 @@ use super::events::{Event, ImageCopy};
 use super::refusals::Lasts;
 use super::{Dispatcher, leaving, suspend};
 
-const PROGRESS: Duration = Duration::from_secs(1);
-
 impl Dispatcher {
     /// Asks for the images that are due.
     pub(super) fn checkpoint(&mut self) {
@@ -113,33 +111,6 @@ impl Dispatcher {
         };
         for client in clients {
             self.front.console.answer(client, &reply);
-        }
-    }
-
-    /// Sends waiting clients a progress line, once a second.
-    pub(super) fn tell_progress(&mut self) {
-        let waiting = self.checkpoints.waiting().iter().chain(self.suspension.clients());
-        let clients: Vec<u64> = waiting
-            .copied()
-            .filter(|client| ![suspend::CLIENT, leaving::CLIENT].contains(client))
-            .collect();
-        let now = Instant::now();
-        match self.front.progress_due {
-            _ if clients.is_empty() => self.front.progress_due = None,
-            None => self.front.progress_due = Some(now + PROGRESS),
-            Some(due) if due > now => {}
-            Some(_) => {
-                self.front.progress_due = Some(now + PROGRESS);
-                let text = match self.checkpoints.left_to_do() {
-                    (0, _) => self.suspension.waits_for(),
-                    (_, 0) if self.has_waves() => "a wave is being taken".to_string(),
-                    (wanted, 0) => format!("{} to be taken", suspend::images(wanted)),
-                    (wanted, writing) => format!("{} to be taken, {writing} being written", suspend::images(wanted)),
-                };
-                for client in clients {
-                    self.front.console.answer(client, &Reply::Progress(text.clone()));
-                }
-            }
         }
     }
 

@@ -22,6 +22,7 @@ use super::start_error::StartError;
 use super::writer::{Writer, write_all};
 use crate::pattern::{Home, Pattern, Ranks, seconds, this_machine};
 use crate::printed::{self, Entry, Journal, Place, Tally};
+use crate::progress::{Bar, Beside};
 use resurgo_store::own_directory::{Directory, Trust};
 
 /// The user's choice of destinations.
@@ -42,6 +43,7 @@ type Way = (Stream, Option<PathBuf>);
 pub(super) struct Output {
     stdout: Writer,
     stderr: Writer,
+    bar: Bar,
     lines: BTreeMap<Way, Lines>,
     files: BTreeMap<PathBuf, File>,
     places: Places,
@@ -80,11 +82,16 @@ pub(super) struct Before {
 }
 
 impl Output {
-    /// `wake`: for each of our streams, what its thread writes to when it has nothing left to do.
-    pub fn start(places: Places, [out, err]: [PipeWriter; 2]) -> io::Result<Output> {
+    /// `wake`: for each of our streams, what its thread writes to when it has nothing left to do. `has_bar`: standard
+    /// error is a terminal that shows progress.
+    pub fn start(places: Places, [out, err]: [PipeWriter; 2], has_bar: bool) -> io::Result<Output> {
+        let bar = Bar::new(has_bar);
+        let on_terminal = io::stdout().is_terminal();
+        let out_beside = if on_terminal { bar.beside() } else { Beside::none() };
         let mut output = Output {
-            stdout: Writer::start(io::stdout(), out)?,
-            stderr: Writer::start(io::stderr(), err)?,
+            stdout: Writer::start(io::stdout(), out, out_beside)?,
+            stderr: Writer::start(io::stderr(), err, bar.beside())?,
+            bar,
             lines: BTreeMap::new(),
             files: BTreeMap::new(),
             places,
@@ -341,6 +348,11 @@ impl Output {
     /// Writes text of the launcher itself.
     pub fn say(&self, text: Vec<u8>) {
         self.stderr.say(text);
+    }
+
+    /// What takes long, on a terminal.
+    pub fn bar(&self) -> &Bar {
+        &self.bar
     }
 
     /// For each of our own streams, over all runs of the job: bytes that ranks have printed, and bytes written.

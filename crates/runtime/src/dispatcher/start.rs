@@ -54,7 +54,7 @@ impl Dispatcher {
         let faults = prepare_job(&mut settings, size)?;
         let job = &mut settings.job;
         let mut servers = Servers::start(job, &settings.servers, size)?;
-        let (mut output, wake, wake_writer) = start_output(settings.output)?;
+        let (mut output, wake, wake_writer) = start_output(settings.output, settings.has_bar)?;
         if settings.resumed.is_none() && (settings.cluster.is_none() || !output.names_nodes()) {
             output.make_files(size)?;
         }
@@ -236,6 +236,7 @@ impl Front {
             readers: Default::default(),
             wake,
             progress_due: None,
+            replayed: None,
             turns: Turns::default(),
         })
     }
@@ -506,12 +507,12 @@ fn start_agents(
 }
 
 /// Starts the writers of output; returns a pipe that is readable when a writer or another thread has a result.
-fn start_output(places: Places) -> Result<(Output, PipeReader, PipeWriter), StartError> {
+fn start_output(places: Places, has_bar: bool) -> Result<(Output, PipeReader, PipeWriter), StartError> {
     let (wake, wake_writer) = io::pipe().map_err(cannot("make a pipe"))?;
     crate::sys::set_nonblocking(&wake).map_err(cannot("make a pipe"))?;
     crate::sys::set_nonblocking(&wake_writer).map_err(cannot("make a pipe"))?;
     let another = || wake_writer.try_clone().map_err(cannot("make a pipe"));
-    let output = Output::start(places, [another()?, another()?]).map_err(cannot("start a thread"))?;
+    let output = Output::start(places, [another()?, another()?], has_bar).map_err(cannot("start a thread"))?;
     Ok((output, wake, wake_writer))
 }
 

@@ -415,6 +415,12 @@ impl Stats {
         last.filter(|recovery| recovery.caught_up.is_none())
     }
 
+    /// Ranks that have failed and have not caught up.
+    pub fn behind(&self) -> impl Iterator<Item = usize> {
+        let failed = self.failed_at.iter().enumerate();
+        failed.filter_map(|(rank, failed)| failed.map(|_| rank))
+    }
+
     fn since_start(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.start)
     }

@@ -226,10 +226,15 @@ impl Suspension {
         &self.clients
     }
 
+    /// Ranks whose images are not written yet.
+    pub fn unwritten(&self) -> usize {
+        self.unwritten.len()
+    }
+
     /// What it waits for once all images are taken.
     pub fn waits_for(&self) -> String {
         match self.phase {
-            Phase::None | Phase::Images | Phase::Flushing if !self.unwritten.is_empty() => {
+            Phase::None | Phase::Images | Phase::Halting | Phase::Flushing if !self.unwritten.is_empty() => {
                 format!("{} to be written", images(self.unwritten.len()))
             }
             Phase::None | Phase::Images | Phase::Halting => "the ranks are being ended".to_string(),

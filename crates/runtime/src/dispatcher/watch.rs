@@ -8,6 +8,7 @@ use resurgo_wire::control::{Seen, ToAgent};
 use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_REPLAY, PHASE_START};
 
 use super::events::Event;
+use super::progress::CLIENT;
 use super::{Dispatcher, Front};
 
 impl Dispatcher {
@@ -19,13 +20,14 @@ impl Dispatcher {
         let now = Instant::now();
         let there = self.agents.numbers();
         if let Some(look) = self.front.watchers.over(&there, now) {
-            let state = self.state(&look.seen);
-            for (client, after) in look.clients {
+            let (own, clients): (Vec<_>, Vec<_>) = look.clients.into_iter().partition(|(client, _)| *client == CLIENT);
+            if !own.is_empty() {
+                self.saw_replays(&look.seen);
+            }
+            let state = (!clients.is_empty()).then(|| self.state(&look.seen));
+            for ((client, after), state) in clients.into_iter().zip(std::iter::repeat(state).flatten()) {
                 let events = self.bus.recent().after(after);
-                let state = Box::new(State {
-                    events,
-                    ..state.clone()
-                });
+                let state = Box::new(State { events, ..state });
                 self.front.console.answer(client, &Reply::State(state));
             }
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::printed::Tally;
+use crate::progress::Beside;
 
 /// The thread's next task.
 enum Chunk {
@@ -67,7 +68,8 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the thread. It writes a byte to `wake` whenever its queue has become empty or it has failed.
-    pub fn start(stream: impl AsFd, wake: PipeWriter) -> io::Result<Writer> {
+    /// `beside`: what else is on the stream's terminal.
+    pub fn start(stream: impl AsFd, wake: PipeWriter, beside: Beside) -> io::Result<Writer> {
         let file = File::from(stream.as_fd().try_clone_to_owned()?);
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue::default()),
@@ -76,7 +78,7 @@ impl Writer {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("writer".to_string())
-            .spawn(move || serve(&theirs, file, wake))?;
+            .spawn(move || serve(&theirs, file, wake, &beside))?;
         Ok(Writer {
             shared,
             thread: Some(thread),
@@ -177,7 +179,7 @@ impl Writer {
     }
 }
 
-fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
+fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter, beside: &Beside) {
     loop {
         let mut queue = shared.lock();
         while queue.chunks.is_empty() && !queue.closing {
@@ -192,6 +194,7 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
         queue.writing = true;
         let (tally, before) = (queue.tally.clone(), queue.counted.1);
         drop(queue);
+        let mut turn = beside.turn();
         let result = match &chunk {
             Chunk::Printed(bytes) => write_counted(&mut file, bytes, |written, left| {
                 if let Some(tally) = &tally {
@@ -205,6 +208,10 @@ fn serve(shared: &Shared, mut file: File, mut wake: PipeWriter) {
                 Ok(())
             }
         };
+        if let Chunk::Printed(bytes) | Chunk::Said(bytes) = &chunk {
+            turn.wrote(bytes);
+        }
+        drop(turn);
         let mut queue = shared.lock();
         queue.writing = false;
         queue.bytes = queue.bytes.saturating_sub(chunk.bytes());
@@ -266,7 +273,7 @@ mod tests {
     fn everything_is_written_in_order() {
         let (mut reader, writer) = io::pipe().unwrap();
         let (_wake_reader, wake) = io::pipe().unwrap();
-        let out = Writer::start(&writer, wake).unwrap();
+        let out = Writer::start(&writer, wake, Beside::none()).unwrap();
         drop(writer);
         for i in 0..100 {
             out.write(format!("{i}\n").into_bytes());
@@ -281,7 +288,7 @@ mod tests {
     fn a_reader_that_goes_away_is_noticed() {
         let (reader, writer) = io::pipe().unwrap();
         let (mut wake_reader, wake) = io::pipe().unwrap();
-        let out = Writer::start(&writer, wake).unwrap();
+        let out = Writer::start(&writer, wake, Beside::none()).unwrap();
         drop(reader);
         out.write(b"x".to_vec());
         wake_reader.read_exact(&mut [0]).unwrap();
@@ -293,7 +300,7 @@ mod tests {
     fn a_reader_that_reads_nothing_is_not_waited_for_beyond_the_deadline() {
         let (_reader, writer) = io::pipe().unwrap();
         let (_wake_reader, wake) = io::pipe().unwrap();
-        let out = Writer::start(&writer, wake).unwrap();
+        let out = Writer::start(&writer, wake, Beside::none()).unwrap();
         out.write(vec![0; 1 << 20]);
         out.finish(Some(Instant::now() + Duration::from_millis(50)));
     }

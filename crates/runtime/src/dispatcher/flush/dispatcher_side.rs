@@ -376,9 +376,23 @@ impl Dispatcher {
         }
     }
 
+    /// What a place gets at present, or has to do for it, by the names of the places.
+    pub(in crate::dispatcher) fn busy_places(&self) -> String {
+        let levels = self.images.flushes.iter().flat_map(|flushes| &flushes.levels);
+        let busy = levels.filter(|level| !matches!(level.step, Step::Idle));
+        busy.map(|level| level.place.shown.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// At the end of the job nothing of it stays in its places.
+    pub(in crate::dispatcher) fn forgets_places(&self, well: bool) -> bool {
+        self.suspension.has_finished && well && !self.images.stay
+    }
+
     /// No process of the job runs any more.
     pub(in crate::dispatcher) fn end_flushes(&mut self, well: bool) {
-        let forget = self.suspension.has_finished && well && !self.images.stay;
+        let forget = self.forgets_places(well);
         if !forget {
             self.tell_what_servers_keep();
         }
