@@ -229,7 +229,7 @@ pub mod control {
         Agent Memory PASSED_ON: u64 = 904;
         /// The rank's group, from 1. In the last wave, written by the agent before the turn of the first group (group);
         /// or always the same, written before any rank starts (hierarchical).
-        Agent Memory GROUP: u64 = 912;
+        Agent Run GROUP: u64 = 912;
         /// 1 + the reads from the last delivery to the last new send of any life, 0: there was none. A new life
         /// finds what the former ones left.
         Rank Memory READS_AT_SEND: u64 = 920;
@@ -710,6 +710,6 @@ mod tests {
                    REPORT REPORT_CODE AWAITS SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
-        assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["COSTS"]);
+        assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["GROUP", "COSTS"]);
     }
 }

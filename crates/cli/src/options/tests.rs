@@ -87,7 +87,10 @@ fn options_of_our_own() {
 fn auto_logs_without_waiting_where_nodes_may_be_lost() {
     let of = |line: &str| options(line).protocol;
     assert_eq!(of("--tolerate node ./a"), Protocol::Causal);
-    assert_eq!(of("--tolerate node --event-loggers 0 --reduction logon ./a"), Protocol::Causal);
+    assert_eq!(
+        of("--tolerate node --event-loggers 0 --reduction logon ./a"),
+        Protocol::Causal
+    );
     assert_eq!(of("--tolerate process ./a"), Protocol::Auto);
 }
 

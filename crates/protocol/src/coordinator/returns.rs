@@ -342,9 +342,14 @@ impl Coordinator {
         for unit in 0..self.units.len() {
             let this = &mut self.units[unit];
             (this.chosen, this.returning, this.writing) = (0, None, None);
-            for rank in this.members.clone() {
+            let members = this.members.clone();
+            for rank in members.iter().copied() {
                 // Nothing may be forgotten before there are new images.
                 self.images(rank).begun = false;
+                if self.is_hierarchical() {
+                    // Messages inside a group do not leave its node.
+                    self.ranks[rank as usize].node = self.ranks[members[0] as usize].node;
+                }
                 self.begin(rank, From::Beginning, true);
             }
             self.tell(Command::Returned { unit, wave: 0 });

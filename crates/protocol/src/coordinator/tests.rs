@@ -53,6 +53,12 @@ pub(super) fn after(coordinator: &mut Coordinator, fact: Fact) -> Vec<Command> {
     commands
 }
 
+/// So many ranks are new, anywhere.
+pub(super) fn spawned(ranks: usize) -> Fact {
+    let on = vec![Vec::new(); ranks];
+    Fact::Spawned { on }
+}
+
 pub(super) fn surveyed(rank: Rank, number: u64) -> Fact {
     Fact::Surveyed {
         rank,
@@ -529,12 +535,7 @@ fn logs_are_let_go_only_where_all_can_begin_again() {
     assert_eq!(after(&mut job, Fact::LetGo { rank: 0 }), []);
     let mut job = launched(plan(Protocol::Auto, 2, false));
     after(&mut job, Fact::OnlyLogs);
-    after(
-        &mut job,
-        Fact::Spawned {
-            on: vec![Vec::new(); 1],
-        },
-    );
+    after(&mut job, spawned(1));
     assert_eq!(after(&mut job, Fact::LetGo { rank: 0 }), []);
     let mut job = launched(plan(Protocol::Auto, 2, false));
     after(&mut job, Fact::Wanted { unit: 0 });
@@ -584,12 +585,7 @@ fn waves_come_back_only_where_they_were_given_up() {
     assert_eq!(after(&mut job, Fact::WavesBack), []);
     let mut job = launched(plan(Protocol::Auto, 2, false));
     after(&mut job, Fact::OnlyLogs);
-    after(
-        &mut job,
-        Fact::Spawned {
-            on: vec![Vec::new(); 1],
-        },
-    );
+    after(&mut job, spawned(1));
     assert_eq!(after(&mut job, Fact::WavesBack), []);
 }
 
@@ -722,23 +718,7 @@ fn ranks_that_take_the_places_of_failed_ones_go_where_these_leave_room() {
         let (life, orderly) = (1, false);
         after(&mut job, Fact::Ended { rank, life, orderly });
     }
-    assert_eq!(
-        on(&after(
-            &mut job,
-            Fact::Spawned {
-                on: vec![Vec::new(); 2]
-            }
-        )),
-        [(0, None), (0, None)]
-    );
+    assert_eq!(on(&after(&mut job, spawned(2))), [(0, None), (0, None)]);
     after(&mut job, Fact::Down { node: 0 });
-    assert_eq!(
-        on(&after(
-            &mut job,
-            Fact::Spawned {
-                on: vec![Vec::new(); 2]
-            }
-        )),
-        [(1, None), (1, None)]
-    );
+    assert_eq!(on(&after(&mut job, spawned(2))), [(1, None), (1, None)]);
 }

@@ -55,17 +55,7 @@ impl Dispatcher {
         let begins_alone = self.begins_alone();
         let returns = protocol.can_return_together();
         if !begins_alone && !returns && !self.coordinator.may_begin_anew() {
-            let (lost, name) = (lost.words, protocol.name());
-            let why = match self.spawning.by.is_empty() {
-                _ if !protocol.logs() => "",
-                true => " (a resumed job does not begin again)",
-                false => " (with spawned ranks it does not begin again)",
-            };
-            self.bus.error(&format!(
-                "{lost}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends{why}; those with waves \
-                 of all ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
-            ));
-            return self.end(FAILURE, Duration::ZERO);
+            return self.ends_with_node(&lost.words);
         }
         if !self.ends(node) {
             self.bus.tell(Event::NodeLost {
@@ -104,6 +94,22 @@ impl Dispatcher {
         if returns && !begins_alone {
             self.return_from_lost_node(there.first().copied().filter(|_| !nobody_returns));
         }
+    }
+
+    /// The job cannot do without a lost node.
+    fn ends_with_node(&mut self, lost: &str) {
+        let protocol = self.coordinator.protocol();
+        let why = match self.spawning.by.is_empty() {
+            _ if !protocol.logs() => "",
+            true => " (a resumed job does not begin again)",
+            false => " (with spawned ranks it does not begin again)",
+        };
+        let name = protocol.name();
+        self.bus.error(&format!(
+            "{lost}; under --protocol {name} what its ranks need to go on is lost with it, so the job ends{why}; those with waves of all \
+             ranks, channel-memory, and pessimistic, causal and hierarchical with --tolerate node go on"
+        ));
+        self.end(FAILURE, Duration::ZERO);
     }
 
     /// `rank` was on a lost node: all return. Where ends do not count, also when all of its ranks had finished: others may

@@ -19,6 +19,15 @@ const HOST_KEYS: [&str; 2] = ["host", "hosts"];
 /// Finds the file of a program that a rank wants to spawn, and makes its environment; or says why it cannot be run.
 pub type Find = Box<dyn Fn(&WantedProgram) -> Result<Program, String>>;
 
+/// A spawn that can be carried out.
+struct Prepared {
+    programs: Vec<Program>,
+    /// For each rank the number of its program.
+    appnums: Vec<u32>,
+    /// For each rank the nodes that it may run on; none: any.
+    on: Vec<Vec<Node>>,
+}
+
 /// The failed ranks that others are wanted for; none: this is another spawn.
 fn replaced(wanted: &[WantedProgram]) -> Option<Vec<Rank>> {
     let [program] = wanted else { return None };
@@ -57,7 +66,11 @@ impl Dispatcher {
         }
         let replaced = replaced(wanted);
         let prepared = self.prepare_spawn(wanted, replaced.as_deref());
-        let (mut programs, appnums, on) = match prepared {
+        let Prepared {
+            mut programs,
+            appnums,
+            on,
+        } = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => {
                 self.bus.tell(Event::SpawnFailed {
@@ -133,17 +146,13 @@ impl Dispatcher {
         });
     }
 
-    /// The programs, and for each rank the number of its own, and the nodes that it may run on; none: any.
-    fn prepare_spawn(
-        &mut self,
-        wanted: &[WantedProgram],
-        replaced: Option<&[Rank]>,
-    ) -> Result<(Vec<Program>, Vec<u32>, Vec<Vec<Node>>), String> {
+    fn prepare_spawn(&mut self, wanted: &[WantedProgram], replaced: Option<&[Rank]>) -> Result<Prepared, String> {
         let ranks: usize = wanted.iter().fold(0, |sum, program| sum.saturating_add(program.ranks));
         if let Some(replaced) = replaced {
             self.is_room_for(ranks)?;
             let (programs, appnums) = self.replacements(replaced)?;
-            return Ok((programs, appnums, vec![Vec::new(); ranks]));
+            let on = vec![Vec::new(); ranks];
+            return Ok(Prepared { programs, appnums, on });
         }
         // What no other number of ranks would help comes first.
         let programs = wanted.iter().map(|program| (self.spawning.find)(program));
@@ -155,7 +164,7 @@ impl Dispatcher {
             let nodes = self.nodes_named(program)?;
             on.resize(on.len() + program.ranks, nodes);
         }
-        Ok((programs, appnums, on))
+        Ok(Prepared { programs, appnums, on })
     }
 
     /// The nodes that the info key `host` names (MPI 5.0, §11.8.4), or MPICH's `hosts`. On one machine it means nothing.

@@ -3,7 +3,7 @@ mod returning;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, stopped, wave};
+use super::super::tests::{after, begins, copied, ended, file_lost, image, plan, spawned, stopped, wave};
 use super::super::{Fact, Former, Plan};
 use super::*;
 use crate::group::formation::Grouping;
@@ -410,23 +410,10 @@ fn a_resumed_job_reads_files_where_they_are() {
 #[test]
 fn ranks_that_are_added_go_where_most_slots_are_free() {
     let mut job = launched(plan(Protocol::None, 2, false), &[0, 1], 2, &[0, 0]);
-    let added = after(
-        &mut job,
-        Fact::Spawned {
-            on: vec![Vec::new(); 3],
-        },
-    );
+    let added = after(&mut job, spawned(3));
     assert_eq!(on(&added), [(1, None), (1, None), (0, None)]);
     after(&mut job, up(5, 1));
-    assert_eq!(
-        on(&after(
-            &mut job,
-            Fact::Spawned {
-                on: vec![Vec::new(); 1]
-            }
-        )),
-        [(5, None)]
-    );
+    assert_eq!(on(&after(&mut job, spawned(1))), [(5, None)]);
 }
 
 #[test]

@@ -256,6 +256,18 @@ fn a_node_that_takes_logs_along_takes_all_to_the_beginning() {
 }
 
 #[test]
+fn a_group_stays_together_when_all_begin_again() {
+    let mut job = launched_on(of_logs(Protocol::Hierarchical), &[0, 1, 2, 3], 2, &[0, 0, 1, 1]);
+    after(&mut job, Fact::Down { node: 0 });
+    after(&mut job, ended(2, 1));
+    // The second rank would have more room on node 3.
+    assert_eq!(
+        on(&after(&mut job, ended(3, 1))),
+        [(2, None), (2, None), (1, None), (1, None)]
+    );
+}
+
+#[test]
 fn a_node_is_lost_whose_ranks_have_all_finished() {
     let mut job = launched_on(of_logs(Protocol::Pessimistic), &[0, 1, 2], 2, &[0, 0, 1, 1]);
     for rank in [0, 1] {
@@ -281,12 +293,7 @@ fn a_node_without_ranks_takes_nothing_along() {
 #[test]
 fn with_spawned_ranks_there_is_no_beginning_for_all() {
     let mut job = with_images(anew(plan(Protocol::ChannelMemory, 2, true)));
-    after(
-        &mut job,
-        Fact::Spawned {
-            on: vec![Vec::new(); 1],
-        },
-    );
+    after(&mut job, spawned(1));
     assert_eq!(first_rank_fails(&mut job), [Command::Fail(Cause::NoImage(0))]);
 }
 
