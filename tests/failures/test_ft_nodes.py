@@ -2,6 +2,7 @@
 """Programs that deal with failures themselves, on several nodes: ranks, agents and links are struck, also together."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -77,6 +78,9 @@ def test_a_lost_node_is_the_failure_of_its_ranks(jobs, program, rng, seed, on, n
         with contextlib.suppress(ProcessLookupError):
             os.kill(agent, signal.SIGCONT)
     gone = {rank for rank in range(n) if rank * on // n == lost}
+    # Their records are not lost with the node.
+    records = lambda: json.loads(jobs.resurgo("ft", "records", job.process.pid, "--json").ok().text)
+    job.reach(lambda: sorted(one["rank"] for one in records()) == sorted(gone), what="records of the node's ranks")
     result, done = ends_well(job, n, gone)
     assert {int(times) for *_, times in done} == {1}, result.describe()
     assert [event["node"] for event in result.of("node_lost")] == [lost]

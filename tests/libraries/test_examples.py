@@ -63,8 +63,29 @@ def answer_of(plain, command):
     return plain(2, *command, env=env).text
 
 
+def answer_after(result):
+    """What the program has printed after a loss."""
+    harness.came_about(result.of("lost"), result, "a loss")
+    # A rank that is lost just after it has printed may have printed for nothing.
+    lines = set(result.text.splitlines(keepends=True))
+    assert result.code == 0 and len(lines) == 1, result.describe()
+    return lines.pop()
+
+
+def answer_of_survivors(jobs, rng, command, n, kills, lowest, options=("--ft",)):
+    """The same where `kills` ranks are killed at some of the messages that they have in an undisturbed run."""
+    file = jobs.directory / "undisturbed"
+    jobs.run(n, *command, options=[*options, "--stats-json", file]).ok()
+    messages = [rank["messages"] + rank["deliveries"] for rank in json.loads(file.read_text())["ranks"]]
+    at = lambda rank: int(messages[rank] * rng.uniform(0.3, 0.6))
+    faults = [f"rank={rank},messages={at(rank)}" for rank in rng.sample(range(lowest, n), kills)]
+    print("struck", faults)
+    faults = [word for fault in faults for word in ("--fault", fault)]
+    return answer_after(jobs.run(n, *command, options=[*options, *faults], timeout=60))
+
+
 def survivors_answer(jobs, rng, command, begun, n, kills, lowest, options=("--ft",)):
-    """Kills `kills` ranks, one after the other or together, and returns what the program prints."""
+    """The same where they are killed at random moments, one after the other or together."""
     job = jobs.start(n, *command, options=options)
     job.reach(lambda: begun in job.err.read_text(errors="replace"), what="the beginning")
     began, span = time.monotonic(), rng.choice([0.01, 0.1, 0.6])
@@ -72,12 +93,7 @@ def survivors_answer(jobs, rng, command, begun, n, kills, lowest, options=("--ft
     for moment, rank in sorted((rng.uniform(0, span) * rng.choice([0, 1]), rank) for rank in victims):
         time.sleep(max(0.0, began + moment - time.monotonic()))
         job.kill([rank])
-    result = job.wait(60)
-    harness.came_about(result.of("lost"), result, "a loss")
-    # A rank that is lost just after it has printed may have printed for nothing.
-    lines = set(result.text.splitlines(keepends=True))
-    assert result.code == 0 and len(lines) == 1, result.describe()
-    return lines.pop()
+    return answer_after(job.wait(60))
 
 
 @pytest.mark.parametrize("name, language", ALL)
@@ -91,9 +107,9 @@ def test_undisturbed(jobs, plain, example, name, language):
 @pytest.mark.parametrize("name, language", ALL)
 @pytest.mark.gate("master_worker-c", "sweep-fortran", "cg-python", "ensemble-c")
 def test_ranks_are_lost(jobs, plain, example, rng, name, language):
-    command, begun = example(name, language)
+    command, _ = example(name, language)
     n, kills = rng.randint(4, 6), rng.randint(1, 3)
-    answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "master_worker")
+    answer = answer_of_survivors(jobs, rng, command, n, kills, name == "master_worker")
     assert answer == answer_of(plain, command)
 
 
@@ -108,27 +124,23 @@ def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, rou
     assert answer == answer_of(plain, command)
 
 
-def ftmpi_answers(jobs, plain, example, rng, name, language, n, kills):
-    command, begun = example(name, language)
-    options = ["--ft-mode", FTMPI[name], *harness.MANY]
-    answer = survivors_answer(jobs, rng, command, begun, n, kills, name == "ftmpi_master_worker", options)
-    return answer, answer_of(plain, command)
-
-
 @pytest.mark.parametrize("name, language", ALL_FTMPI)
 @pytest.mark.gate("*-c", "ftmpi_master_worker-fortran", "ftmpi_sweep-python", "ftmpi_cg-fortran", "ftmpi_cg-python")
 def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name, language):
-    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, language, rng.randint(4, 6), rng.randint(1, 3))
-    assert answer == expected and answer.startswith(name)
+    command, _ = example(name, language)
+    n, kills, options = rng.randint(4, 6), rng.randint(1, 3), ["--ft-mode", FTMPI[name], *harness.MANY]
+    answer = answer_of_survivors(jobs, rng, command, n, kills, name == "ftmpi_master_worker", options)
+    assert answer == answer_of(plain, command) and answer.startswith(name)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("round", range(30))
 @pytest.mark.parametrize("name, language", ALL_FTMPI)
 def test_ranks_are_lost_by_ftmpis_rules_each_time(jobs, plain, example, rng, name, language, round):
-    n = 3 + round % 7
-    answer, expected = ftmpi_answers(jobs, plain, example, rng, name, language, n, rng.randint(1, min(n - 1, 4)))
-    assert answer == expected
+    command, begun = example(name, language)
+    n, options = 3 + round % 7, ["--ft-mode", FTMPI[name], *harness.MANY]
+    answer = survivors_answer(jobs, rng, command, begun, n, rng.randint(1, min(n - 1, 4)), name == "ftmpi_master_worker", options)
+    assert answer == answer_of(plain, command)
 
 
 # A short run of each program that goes on without any of its ranks, and how many of its last messages belong to the end.

@@ -10,7 +10,7 @@ import pytest
 
 from catalogue import BY_NAME, arguments
 from chains import EVERY, SUSPENDED, interrupt, recorded
-from harness import by_rank, came_about, slow
+from harness import by_rank, came_about, slow, states
 from on_nodes import agents
 
 HEAT = ("400", "400", "8000")
@@ -181,6 +181,26 @@ def test_each_node_keeps_its_images(jobs, chain, program, own_disks, protocol):
     while (left := [path for where in places for path in where.iterdir()]) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left
+
+
+def test_agents_of_a_former_run_are_ended_first(jobs, chain, program, own_disks):
+    """They stand still, and so do not hear that the launcher has died; their ranks run."""
+    launcher, place, _ = own_disks
+    chain.images = place
+    calm = jobs.calm(4, *program("heat"), *HEAT)
+    hosts = ["-hosts", "a.invalid:2,b.invalid:2", *launcher]
+    job = chain.start(4, *program("heat"), *HEAT, options=[*hosts, *EVERY])
+    assert recorded(job)
+    former = [*agents(job), *job.lives().values()]
+    for agent in agents(job):
+        assert job.hit(agent, signal.SIGSTOP)
+    job.process.kill()
+    job.process.wait()
+    chain.resume(options=hosts)
+    chain.last.opens_mpi()
+    assert not [pid for pid in former if states(pid)]
+    chain.last.wait().ok()
+    assert chain.out == calm.out
 
 
 def test_an_image_that_no_node_has_is_named(jobs, chain, program, own_disks):

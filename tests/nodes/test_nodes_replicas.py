@@ -12,9 +12,11 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import came_about, slow
 from on_nodes import agents, goes_on_from_images, images_of, last_lives, lose_a_rack, spread, waves
+from places import damage
 from survival import LONG, PROGRAMS, compare, every, undisturbed
 
 RANKS = 5
+HEAT = ("200", "200", "24000")
 NODES = ["--nodes", str(RANKS), "-ppn", "1"]
 WAVES = ["blocking", "auto", "chandy-lamport", "group"]
 TOLERANT = ["pessimistic", "causal", "hierarchical"]
@@ -110,6 +112,28 @@ def test_lost_replicas_are_made_anew(jobs, program, rng, protocol):
     result = job.wait(20)
     assert [one["wave"] > 0 for one in result.of("returned")] == [True] * returns(), result.describe()
     assert len(last_lives(result)) == RANKS
+
+
+def test_a_damaged_replica_is_named_and_another_one_is_read(jobs, levels, program):
+    """Of the two other nodes with an image, the one that it is read from first has a damaged file."""
+    calm = jobs.calm(2, *program("heat"), *HEAT)
+    options = ["--spares", "2", "--store", "peers:2", *every("1h")]
+    job = levels.start(2, *program("heat"), *HEAT, options=options, protocol="blocking")
+    for _ in range(2):
+        job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0)
+    wave = job.newest("wave_complete")["wave"]
+    holders = lambda: sorted(one["node"] for one in job.of("image_replicated", rank=0, image=wave))
+    job.reach(lambda: len(holders()) == 2)
+    # The rank goes to the first spare node, and begins from its file there if it has one.
+    first = 2 if 2 in holders() else holders()[0]
+    (path,) = (levels.disks / f"{sorted(levels.hosts)[first]}.invalid").glob(f"*/rank-0.image-{wave}")
+    damage(path)
+    levels.lose("a")
+    job.reach_event("returned")
+    result = job.wait().ok()
+    assert result.out == calm.out and levels.returned()[0] == wave, result.describe()
+    lost = [one["reason"] for one in result.of("image_lost") if one["rank"] == 0]
+    assert any("the checksum of its memory is wrong" in reason for reason in lost), result.describe()
 
 
 def test_replicas_are_on_random_nodes_and_as_many_as_there_can_be(jobs, program):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import time
 
 import pytest
@@ -27,8 +28,9 @@ TOLERANT = ["pessimistic", "causal", "hierarchical"]
 PROTOCOLS = ["blocking", "auto", "channel-memory", "chandy-lamport", "group", *TOLERANT]
 # Those whose jobs on several nodes keep images in files.
 IN_FILES = ["auto", "blocking"]
-# What happens to a job, and how often: ranks alone, standing still or a cut for less than the lease or for more, and the end of a node.
-BLOWS = {"ranks": 3, "pause": 1, "silence": 2, "end": 3}
+# What happens to a job, and how often: ranks alone, standing still or a cut for less than the lease or for more, and the end of a node;
+# `resurgo run` stands still, and strangers call at every port.
+BLOWS = {"ranks": 6, "pause": 2, "silence": 4, "end": 6, "launcher": 1, "strangers": 1}
 
 
 class Forked:
@@ -83,6 +85,26 @@ class Emulated:
         self.nodes.heal(victim)
 
 
+def ports_of(pids):
+    """The ports at which these processes wait for connections."""
+    ports = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}
+            for line in open(f"/proc/{pid}/net/tcp").read().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in held:
+                    ports.add(int(fields[1].split(":")[1], 16))
+    return sorted(ports)
+
+
+def call(port, rng):
+    """Somebody who is not of the job; some say nothing, or a word, or much. Nodes with networks of their own are not reached."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as stranger:
+        stranger.sendall(rng.choice([b"", b"GET / HTTP/1.0\r\n\r\n", rng.randbytes(rng.choice([1, 100, 100_000]))]))
+    return port
+
+
 def strike(job, rng, nodes, blows, are_alone=False):
     """So many blows at random moments, as long as there is a node that has been left alone. What was done. `are_alone`: the job
     cannot do without both nodes that have a rank's images, so they are lost one after the other."""
@@ -94,6 +116,15 @@ def strike(job, rng, nodes, blows, are_alone=False):
         kind = rng.choices(list(BLOWS), BLOWS.values())[0]
         if kind == "ranks":
             done.append((kind, job.kill(rng.sample(range(RANKS), rng.choice([1, 1, 2, RANKS])))))
+            continue
+        if kind == "launcher":
+            done.append((kind, seconds := rng.choice([rng.uniform(0.05, LEASE), rng.uniform(LEASE, 2 * LEASE)])))
+            job.process.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            job.process.send_signal(signal.SIGCONT)
+            continue
+        if kind == "strangers":
+            done.append((kind, [call(port, rng) for port in ports_of([job.process.pid, *agents(job)])]))
             continue
         if not nodes.left:
             continue
@@ -109,7 +140,8 @@ def strike(job, rng, nodes, blows, are_alone=False):
             if kind == "end":
                 nodes.end(victim)
         if kind == "silence" and victims:
-            nodes.silence(victims[0], LEASE * rng.uniform(1.6, 2.5))
+            # Some of these come back just before they would be lost, or just after.
+            nodes.silence(victims[0], LEASE * rng.choice([rng.uniform(0.8, 1.6), rng.uniform(1.6, 2.5)]))
         if are_alone:
             spread(job, RANKS)
     return done
@@ -122,14 +154,18 @@ def lose_nodes(jobs, program, rng, kills, name, protocol, begin, nodes_of):
     file = jobs.directory / f"result{jobs.number}"
     options = ["--lease", f"{LEASE:g}s", *harness.MANY]
     options += ["--encrypt"] * (rng.random() < 0.5)
-    if protocol in TOLERANT:
+    if protocol in TOLERANT and rng.random() < 0.25:
+        # A lost node takes logs along, and all begin again.
+        images = rng.choice([[], every("500ms")])
+        options += images
+    elif protocol in TOLERANT:
         loggers = rng.choice([0, 1, 2] if protocol == "causal" else [1, 2])
         images = rng.choice([[], every("500ms")])
         options += ["--tolerate", "node", "--event-loggers", loggers, *images]
     else:
         images = every(rng.choice(["100ms", "500ms"]))
         options += images
-    are_alone = bool(images) and protocol in [*TOLERANT, "channel-memory"]
+    are_alone = bool(images) and ("--tolerate" in options or protocol == "channel-memory")
     job = begin([*command, *arguments(entry, True, file)], options, protocol)
     job.reach(lambda: len(job.lives()) == RANKS)
     nodes = nodes_of(job)

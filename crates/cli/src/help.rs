@@ -414,7 +414,7 @@ with --stats-json; options win.
   --bandwidth SIZE            a second, of a node's link (117M)
   --place SIZE                a second, of a place of images for all nodes together (no place)
   --slowdown SHARE            of the program while images travel (10%)
-  --logging SHARE             what logging costs (5%)
+  --logging SHARE             what logging costs (5%; 20% where nodes may be lost)
   --log-growth SIZE           that a rank logs a second (1M)
   --json                      print an object instead
 ";

@@ -130,7 +130,8 @@ impl Given {
             link: self.link.unwrap_or(117e6),
             place: self.place.unwrap_or(0.0),
             slowdown: self.slowdown.unwrap_or(0.1),
-            logging: self.logging.unwrap_or(0.05),
+            // Where nodes may be lost others must know of each delivery.
+            logging: self.logging.unwrap_or(if at_once > 0 { 0.2 } else { 0.05 }),
             log_growth,
             log_room: (1_u64 << 30) as f64,
             replay: 0.8,
@@ -172,7 +173,7 @@ pub fn options(figures: &Figures, choice: &Choice) -> String {
         Means::Nothing => return "no images".to_string(),
         Means::Waves => format!("--protocol blocking --checkpoint-every {every}"),
         Means::Logging if figures.at_once > 0 => {
-            format!("--protocol pessimistic --tolerate node --checkpoint-every {every}")
+            format!("--protocol causal --tolerate node --checkpoint-every {every}")
         }
         Means::Logging => format!("--protocol pessimistic --checkpoint-every {every}"),
     };
@@ -368,6 +369,22 @@ mod tests {
             json!({"images": 8, "waves": 0, "effective_delay_seconds": 1.0, "each": [{"bytes": 100}]});
         let given = Given::of_run(&stats).unwrap();
         assert_eq!((given.cost, given.image), (Some(0.5), Some(200.0)));
+    }
+
+    #[test]
+    fn logging_for_the_loss_of_nodes_costs_more() {
+        let given = |nodes| Given {
+            nodes: Some(nodes),
+            cost: Some(1.0),
+            image: Some(1e9),
+            ..Given::default()
+        };
+        let logging = |nodes| given(nodes).figures().unwrap().logging;
+        assert_eq!((logging(1), logging(2)), (0.05, 0.2));
+        let figures = given(2).figures().unwrap();
+        let choices = figures.choices();
+        let logged = choices.iter().find(|choice| choice.means == Means::Logging).unwrap();
+        assert!(options(&figures, logged).starts_with("--protocol causal --tolerate node --checkpoint-every "));
     }
 
     #[test]

@@ -23,6 +23,7 @@
 //! other users can neither make nor change such a file. It names its image files with their digests, so the key vouches
 //! for them too.
 
+pub mod holders;
 mod origin;
 mod processors;
 pub mod ranks;
@@ -57,8 +58,6 @@ pub const FILE: &str = "suspended";
 const NEW: &str = "suspended.new";
 /// The same for the one that is written while the job runs.
 const NEW_OF_WAVE: &str = "wave.new";
-/// Beginning of the names of files that agents of several nodes lock; the number of the node follows.
-const OF_NODE: &str = "node-";
 const MAGIC: &[u8; 8] = b"resurgoS";
 const FORMAT: u32 = 6;
 /// The oldest readable format. It has no waves.
@@ -248,26 +247,7 @@ pub fn make_key(directory: &Directory) -> io::Result<(Key, File)> {
 /// Whether the job with files in `directory` runs.
 pub fn runs(directory: &Directory) -> bool {
     // The agents of some versions lock the other file.
-    directory.is_locked(KEY) || directory.is_locked(FILE) || has_agents(directory)
-}
-
-/// The agent of one of several nodes uses the directory.
-fn has_agents(directory: &Directory) -> bool {
-    let names = directory.names().into_iter();
-    let mut of_nodes = names.filter(|name| name.as_encoded_bytes().starts_with(OF_NODE.as_bytes()));
-    of_nodes.any(|name| directory.is_locked(name))
-}
-
-/// Locks the directory for the agent of node `node`, while the file is open.
-pub fn lock_for_node(directory: &Directory, node: u32) -> io::Result<File> {
-    let file = directory.open_file(format!("{OF_NODE}{node}"), OFlag::O_RDWR | OFlag::O_CREAT)?;
-    let _ = file.try_lock();
-    Ok(file)
-}
-
-/// The agent of node `node` no longer uses the directory.
-pub fn unlock_for_node(directory: &Directory, node: u32) {
-    let _ = directory.remove(format!("{OF_NODE}{node}"));
+    directory.is_locked(KEY) || directory.is_locked(FILE) || holders::are_there(directory)
 }
 
 /// Puts the job's key into the directory, unless it is there.

@@ -273,3 +273,29 @@ impl Place for Objects {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use object_store::memory::InMemory;
+
+    use super::*;
+
+    #[test]
+    fn large_objects_go_in_parts_and_come_back_whole() {
+        let objects = Objects {
+            shown: "s3://bucket/some".to_string(),
+            prefix: Path::from("some"),
+            store: Box::new(InMemory::new()),
+            runtime: tokio::runtime::Builder::new_current_thread().build().unwrap(),
+        };
+        for length in [PART, PART + 1, 2 * PART, 2 * PART + 3] {
+            let bytes: Vec<u8> = (0..length).map(|at| (at / 7 + at / PART) as u8).collect();
+            objects.put("job/large", &bytes).unwrap();
+            assert!(objects.get("job/large").unwrap() == bytes, "{length}");
+            let listed = objects.list("job").unwrap();
+            assert_eq!((listed.len(), listed[0].bytes), (1, length as u64));
+        }
+        objects.delete("job/large").unwrap();
+        assert!(objects.get("job/large").unwrap_err().is_missing());
+    }
+}

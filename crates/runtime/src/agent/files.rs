@@ -309,6 +309,7 @@ impl Agent {
     pub(super) fn file_lost(&mut self, rank: usize, number: u64, reason: String) {
         let images = &mut self.work.ranks[rank].images;
         images.files.retain(|file| file.number != number);
+        images.unusable.insert(number);
         let rank = rank as u32;
         self.report(Fact::FileLost { rank, number, reason });
     }

@@ -1,6 +1,7 @@
 //! Images of ranks: the agent asks for them and begins lives from them. The dispatcher accounts for the output and PMI
 //! at each image.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -79,6 +80,8 @@ pub(super) struct Images {
     copies: Vec<Image>,
     /// Files that are complete, the older one first.
     pub files: Vec<ImageFile>,
+    /// Those that are here but cannot be used: other nodes may have good copies.
+    pub unusable: BTreeSet<u64>,
     /// The file that is being written.
     pub writing: Option<ImageFile>,
     pub restoring: Option<Restoring>,

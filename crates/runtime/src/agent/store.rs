@@ -25,7 +25,7 @@ use resurgo_wire::replica::Offer;
 use super::ship::{PIECES, Shelf, name_of, piece_in};
 use crate::job_key::{seal, unseal};
 use crate::note;
-use crate::suspended::{self, Key, transit};
+use crate::suspended::{self, Key, holders, transit};
 use resurgo_store::own_directory::{self, Directory, Trust};
 
 /// The place of a job's image files.
@@ -95,7 +95,7 @@ impl Store {
         };
         let is_dispatchers = directory.has(&place.sign);
         suspended::have_key(&directory, &place.key)?;
-        let lock = suspended::lock_for_node(&directory, node)?;
+        let lock = holders::lock(&directory, node, &place.sign)?;
         Ok(Store {
             node: Some(node),
             is_dispatchers,
@@ -109,7 +109,7 @@ impl Store {
         let Some((directory, node)) = self.directory().zip(self.node) else {
             return;
         };
-        suspended::unlock_for_node(directory, node);
+        holders::unlock(directory, node);
         if self.is_new {
             let _ = directory.remove_all();
         }
@@ -367,7 +367,7 @@ impl Store {
             return;
         };
         if let Some(node) = self.node {
-            suspended::unlock_for_node(directory, node);
+            holders::unlock(directory, node);
             if self.is_dispatchers || !finished {
                 return;
             }

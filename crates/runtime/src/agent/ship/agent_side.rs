@@ -11,7 +11,7 @@ use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::replica::{Offer, What};
 use serde::{Deserialize, Serialize};
 
-use super::keeper::Parcel;
+use super::keeper::{Parcel, name_of};
 use super::party::Event;
 use super::{Awaited, Copies, IMAGES, Shipping};
 use crate::agent::files::ImageFile;
@@ -271,8 +271,9 @@ impl Agent {
             is_ended: false,
         };
         let work = &mut self.work;
-        let is_here = || work.ranks[rank as usize].images.file(number).is_some();
-        if !matches!(from, From::File(_)) || is_here() || work.adopt(rank, number)? {
+        let images = &work.ranks[rank as usize].images;
+        let (is_here, is_unusable) = (images.file(number).is_some(), images.unusable.contains(&number));
+        if !matches!(from, From::File(_)) || is_here || !is_unusable && work.adopt(rank, number)? {
             match work.put_back(rank as usize, number) {
                 Ok(true) => {
                     if let Some(copies) = &mut work.copies {
@@ -295,6 +296,11 @@ impl Agent {
         let copies = work.copies.as_mut().filter(|_| !addresses.is_empty());
         match copies {
             Some(copies) => {
+                if is_unusable {
+                    // Otherwise it would be taken for what comes.
+                    let keeper = copies.shipping.keeper();
+                    keeper.shelf().remove(&name_of(What::Image { rank, number }));
+                }
                 copies.awaited.push(awaited);
                 copies.shipping.fetch(rank, number, &addresses)
             }
@@ -377,6 +383,8 @@ impl Agent {
                 self.image_is_nowhere(&awaited, why);
                 continue;
             }
+            // What has come is another copy.
+            self.work.ranks[rank as usize].images.unusable.remove(&number);
             self.begin_here(rank, awaited.life, From::File(number), awaited.together, None)?;
             if awaited.is_ended {
                 self.work.ranks[rank as usize].end_by_order(awaited.life);
