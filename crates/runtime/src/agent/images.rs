@@ -80,7 +80,7 @@ pub(super) struct Images {
     copies: Vec<Image>,
     /// Files that are complete, the older one first.
     pub files: Vec<ImageFile>,
-    /// Those that are here but cannot be used: other nodes may have good copies.
+    /// Those that could not be used here: what other nodes have may be good, and takes their place.
     pub unusable: BTreeSet<u64>,
     /// The file that is being written.
     pub writing: Option<ImageFile>,

@@ -273,7 +273,7 @@ impl Agent {
         let work = &mut self.work;
         let images = &work.ranks[rank as usize].images;
         let (is_here, is_unusable) = (images.file(number).is_some(), images.unusable.contains(&number));
-        if !matches!(from, From::File(_)) || is_here || !is_unusable && work.adopt(rank, number)? {
+        if !matches!(from, From::File(_)) || is_here || work.adopt(rank, number)? {
             match work.put_back(rank as usize, number) {
                 Ok(true) => {
                     if let Some(copies) = &mut work.copies {
@@ -342,8 +342,10 @@ impl Agent {
     }
 
     fn image_is_nowhere(&mut self, awaited: &Awaited, why: &str) {
-        let (rank, life) = (awaited.rank, awaited.life);
-        self.file_lost(rank as usize, awaited.number, why.to_string());
+        let (rank, life, number) = (awaited.rank, awaited.life, awaited.number);
+        // No file here is damaged: another copy may still come.
+        let reason = why.to_string();
+        self.report(Fact::FileLost { rank, number, reason });
         self.report(Fact::NotBegun { rank, life });
     }
 
