@@ -5,6 +5,7 @@ from statistics import median
 
 from contenders import Failed, Rounds, run
 from figures.common import Figure, Result, Variant
+from kills import answer
 from report import number, spread
 from svg import Panel, around
 
@@ -30,10 +31,6 @@ KINDS = {
     "pessimistic": NEITHER,
 }
 MOMENTS = (0.35, 0.5, 0.65, 0.8)  # of an undisturbed run
-
-
-def answer(output):
-    return output.splitlines()[-1]
 
 
 def lost(setting):

@@ -72,11 +72,16 @@ def answer_after(result):
     return lines.pop()
 
 
+def messages_of(jobs, n, command, options):
+    """Of each rank of an undisturbed job: the messages that it sends and receives. And the job."""
+    file = jobs.directory / "undisturbed"
+    calm = jobs.run(n, *command, options=[*options, "--stats-json", file]).ok()
+    return [rank["messages"] + rank["deliveries"] for rank in json.loads(file.read_text())["ranks"]], calm
+
+
 def answer_of_survivors(jobs, rng, command, n, kills, lowest, options=("--ft",)):
     """The same where `kills` ranks are killed at some of the messages that they have in an undisturbed run."""
-    file = jobs.directory / "undisturbed"
-    jobs.run(n, *command, options=[*options, "--stats-json", file]).ok()
-    messages = [rank["messages"] + rank["deliveries"] for rank in json.loads(file.read_text())["ranks"]]
+    messages, _ = messages_of(jobs, n, command, options)
     at = lambda rank: int(messages[rank] * rng.uniform(0.3, 0.6))
     faults = [f"rank={rank},messages={at(rank)}" for rank in rng.sample(range(lowest, n), kills)]
     print("struck", faults)
@@ -152,9 +157,8 @@ def check_the_end(jobs, example, name, language, numbers):
     command, _ = example(name, language)
     sizes, last = SHORT[name]
     command = [*command[:-2], *sizes]
-    options, file = ["--ft-mode", FTMPI[name]], jobs.directory / "stats"
-    calm = jobs.run(4, *command, options=[*options, "--stats-json", file]).ok()
-    messages = [rank["messages"] + rank["deliveries"] for rank in json.loads(file.read_text())["ranks"]]
+    options = ["--ft-mode", FTMPI[name]]
+    messages, calm = messages_of(jobs, 4, command, options)
     lost = []
     for victim, place in numbers(4, last):
         fault = f"rank={victim},messages={messages[victim] - place}"

@@ -102,23 +102,70 @@ pub fn kill_others(but: &[u32], patience: Duration) {
     }
 }
 
+/// What the kernel tells of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    /// It has ended and waits for its parent.
+    pub has_ended: bool,
+    pub parent: Pid,
+    pub group: Pid,
+    /// When it began, in ticks since the boot.
+    pub began: u64,
+}
+
+impl State {
+    /// None: there is no such process.
+    pub fn of(pid: Pid) -> Option<State> {
+        State::read(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn read(stat: &str) -> Option<State> {
+        // The command's name comes before, and may hold spaces and brackets.
+        let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
+        let number = |field: usize| Some(Pid::from_raw(fields.get(field)?.parse().ok()?));
+        Some(State {
+            has_ended: matches!(fields.first(), Some(&"Z" | &"X")),
+            parent: number(1)?,
+            group: number(2)?,
+            began: fields.get(19)?.parse().ok()?,
+        })
+    }
+}
+
+/// All processes that can be seen here.
+pub fn all() -> impl Iterator<Item = Pid> {
+    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw))
+}
+
 /// The children of this process.
 fn list() -> Vec<Pid> {
-    let own = std::process::id();
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // After the command name, which may hold spaces and brackets: state, then the parent.
-            let parent = stat
-                .rsplit_once(')')
-                .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-            parent == Some(own)
-        })
-        .map(Pid::from_raw)
-        .collect()
+    let is_child = |pid: &Pid| State::of(*pid).is_some_and(|state| state.parent == Pid::this());
+    all().filter(is_child).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_process_is_read() {
+        let pid = Pid::from_raw;
+        let rest = "77 12 0 -1 4194304 100 0 0 0 0 0 0 0 20 0 1 0 4711 2703360 188";
+        for (state, has_ended) in [("S", false), ("Z", true), ("T", false)] {
+            let read = State::read(&format!("12 (a) b) {state} 1 {rest}\n"));
+            let (parent, group, began) = (pid(1), pid(77), 4711);
+            assert_eq!(
+                read,
+                Some(State {
+                    has_ended,
+                    parent,
+                    group,
+                    began
+                })
+            );
+        }
+        assert_eq!(State::read("12 (a) S"), None);
+        assert_eq!(State::of(Pid::this()).unwrap().parent, Pid::parent());
+    }
 }

@@ -32,6 +32,7 @@ use resurgo_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::job_key::{KEY, Key};
+use crate::machine::boot;
 use resurgo_store::own_directory::Directory;
 
 const JOURNAL: &str = "printed-";
@@ -191,7 +192,7 @@ pub fn remove(directory: &Directory) {
 }
 
 fn kernel() -> Vec<u8> {
-    std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+    boot().unwrap_or_default().into_bytes()
 }
 
 /// Counts the bytes written to one stream.

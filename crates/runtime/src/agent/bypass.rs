@@ -8,10 +8,12 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::unistd::Pid;
 use resurgo_protocol::Protocol;
 use resurgo_wire::control::ToDispatcher;
 
 use super::Agent;
+use crate::children::{self, State};
 
 /// The beginnings of the file names of MPI libraries.
 const MPI: [&str; 4] = ["libmpi.so", "libmpich.so", "libmpi_abi.so", "libpmpi.so"];
@@ -40,18 +42,11 @@ fn bypassing(maps: &str) -> Option<Bypass> {
     Some(Bypass { library, is_over_ucx })
 }
 
-/// The process group of a process, from the text of its /proc/PID/stat.
-fn group(stat: &str) -> Option<i32> {
-    stat.rsplit_once(") ")?.1.split_whitespace().nth(2)?.parse().ok()
-}
-
 /// Looks at all processes of a rank: any of them may be the one that speaks PMI.
-fn look(leader: i32) -> Option<Bypass> {
-    let read = |pid: i32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let pids = std::fs::read_dir("/proc").ok()?;
-    let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut members = pids.filter(|pid| group(&read(*pid, "stat")) == Some(leader));
-    members.find_map(|pid| bypassing(&read(pid, "maps")))
+fn look(leader: Pid) -> Option<Bypass> {
+    let is_member = |pid: &Pid| State::of(*pid).is_some_and(|state| state.group == leader);
+    let maps = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/maps")).ok();
+    children::all().filter(is_member).find_map(|pid| bypassing(&maps(pid)?))
 }
 
 impl Agent {
@@ -66,7 +61,7 @@ impl Agent {
         if this.uses_provider {
             return Ok(());
         }
-        let Some(bypass) = look(life.pid.as_raw()).filter(|bypass| leaves || bypass.is_over_ucx) else {
+        let Some(bypass) = look(life.pid).filter(|bypass| leaves || bypass.is_over_ucx) else {
             return Ok(());
         };
         let over = if bypass.is_over_ucx { " over UCX" } else { "" };
@@ -103,6 +98,5 @@ mod tests {
         }
         assert_eq!(bypassing(&plain), None);
         assert_eq!(bypassing(&(mpich + &line("/x/libresurgo-fi.so"))), None);
-        assert_eq!(group("12 (a) b) S 1 77 12 0"), Some(77));
     }
 }

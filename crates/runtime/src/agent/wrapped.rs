@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getpgid};
 
+use crate::children::State;
+
 mod agent_side;
 
 /// Most generations between a wrapper and the program.
@@ -68,14 +70,8 @@ impl Program {
 
 /// Whether `process` descends from `leader`.
 fn is_below(process: Pid, leader: Pid) -> bool {
-    let parents = std::iter::successors(Some(process), |process| parent(*process));
+    let parents = std::iter::successors(Some(process), |process| State::of(*process).map(|state| state.parent));
     parents.skip(1).take(GENERATIONS).any(|process| process == leader)
-}
-
-fn parent(process: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let parent = stat.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Pid::from_raw(parent))
 }
 
 /// Why there is no image, from the wrapper's command line and the program's file.

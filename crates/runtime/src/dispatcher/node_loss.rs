@@ -79,9 +79,12 @@ impl Dispatcher {
         let is_over = |rank: &usize| self.coordinator.has_finished(*rank as u32);
         let nobody_returns = self.ends_count() && there.iter().all(is_over);
         if !begins_alone {
+            self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
+        }
+        if !begins_alone && !returns && !there.is_empty() {
+            // All begin again.
             self.checkpoints.failed();
             there.iter().for_each(|rank| self.pids[*rank] = None);
-            self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
         }
         self.coordinate(Fact::Down { node: node as u32 });
         self.is_lost_or_left(node);

@@ -1,5 +1,6 @@
 //! Agents of several nodes that use a job's directory. Each locks a file there, and has written into it who it is.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -9,6 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use resurgo_store::own_directory::Directory;
 use serde::{Deserialize, Serialize};
+
+use crate::children::State;
+use crate::machine::boot;
 
 /// Beginning of the names of these files; the number of the node follows.
 const OF_NODE: &str = "node-";
@@ -29,20 +33,19 @@ struct Holder {
 
 impl Holder {
     fn own(run: &str) -> Option<Holder> {
-        let pid = i32::try_from(std::process::id()).ok()?;
-        let (_, began) = state_of(pid)?;
+        let own = Pid::this();
         Some(Holder {
             run: run.to_string(),
             machine: machine()?,
-            pid,
-            began,
+            pid: own.as_raw(),
+            began: State::of(own)?.began,
         })
     }
 
     /// It is a process of this machine, and runs.
     fn is_there(&self) -> bool {
-        let is_same = |(state, began): (char, u64)| began == self.began && state != 'Z';
-        machine().as_ref() == Some(&self.machine) && state_of(self.pid).is_some_and(is_same)
+        let is_same = |state: State| state.began == self.began && !state.has_ended;
+        machine().as_ref() == Some(&self.machine) && State::of(Pid::from_raw(self.pid)).is_some_and(is_same)
     }
 
     /// Ends it, and with it its ranks.
@@ -57,24 +60,19 @@ impl Holder {
 }
 
 fn machine() -> Option<String> {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let space = std::fs::read_link("/proc/self/ns/pid").ok()?;
-    Some(format!("{} {}", boot.trim(), space.display()))
+    Some(format!("{} {}", boot()?, space.display()))
 }
 
-/// A process's state, and when it began.
-fn state_of(pid: i32) -> Option<(char, u64)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+/// The files that agents have locked.
+fn locked(directory: &Directory) -> impl Iterator<Item = OsString> {
+    let names = directory.names().into_iter();
+    names.filter(|name| name.as_encoded_bytes().starts_with(OF_NODE.as_bytes()) && directory.is_locked(name))
 }
 
 /// The agent of one of several nodes uses the directory.
 pub fn are_there(directory: &Directory) -> bool {
-    let names = directory.names().into_iter();
-    let mut of_nodes = names.filter(|name| name.as_encoded_bytes().starts_with(OF_NODE.as_bytes()));
-    of_nodes.any(|name| directory.is_locked(name))
+    locked(directory).next().is_some()
 }
 
 /// Locks the directory for the agent of node `node` in this run of the job, while the file is open. First ends agents of
@@ -83,9 +81,8 @@ pub fn are_there(directory: &Directory) -> bool {
 /// # Errors
 /// The file cannot be made.
 pub fn lock(directory: &Directory, node: u32, run: &str) -> io::Result<File> {
-    for name in directory.names() {
-        let is_held = name.as_encoded_bytes().starts_with(OF_NODE.as_bytes()) && directory.is_locked(&name);
-        let text = if is_held { directory.read(&name).ok() } else { None };
+    for name in locked(directory) {
+        let text = directory.read(name).ok();
         let holder: Option<Holder> = text.and_then(|text| serde_json::from_slice(&text).ok());
         if let Some(holder) = holder.filter(|holder| holder.run != run) {
             holder.end();
@@ -131,7 +128,7 @@ mod tests {
         let pid = child.id() as i32;
         let mut holder = Holder {
             pid,
-            began: state_of(pid).unwrap().1,
+            began: State::of(Pid::from_raw(pid)).unwrap().began,
             ..Holder::own("one").unwrap()
         };
         change(&mut holder);
