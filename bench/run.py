@@ -28,11 +28,13 @@ import protocols
 import recovery
 import store
 import trace_cost
+import windows
 from contenders import Failed, prepare
 from report import summary, write_results
 
 MEASUREMENTS = {
     "pingpong": pingpong,
+    "windows": windows,
     "datatypes": datatypes,
     "oversubscribed": oversubscribed,
     "programs": programs,

@@ -47,7 +47,7 @@ pub struct Arena {
 impl Arena {
     /// The most unread segments that a channel may have in memory (without retention) when the arena's ample ones are
     /// in use.
-    const WINDOW: usize = 8;
+    pub const WINDOW: usize = 8;
     /// So many segments take turns (4 MiB): what was read that long ago has left the inner caches of the processor that
     /// read it. Most of it is still in the outer one.
     const AMPLE: usize = 64;

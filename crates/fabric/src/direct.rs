@@ -211,6 +211,11 @@ impl Direct {
         Ok((direct, port, name))
     }
 
+    /// The processor on which the kernel has dealt with what came last from `source`: where that runs on this machine, its own.
+    pub fn processor_of(&self, source: usize) -> Option<u32> {
+        self.incoming[source].as_ref()?.socket.incoming_processor()
+    }
+
     fn watch(&self, socket: &Socket, token: u64, how: i32) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: (libc::EPOLLIN | how) as u32,

@@ -7,6 +7,7 @@
 //! The engine is made of parts. No part knows another that is not passed to it; work for several is a method of the
 //! engine, in a file named after the work.
 
+mod apart;
 mod begin;
 mod calls;
 mod causality;
@@ -47,6 +48,7 @@ use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;
 use crate::ofi::*;
 use crate::record::Cursor;
+use apart::Apart;
 use calls::Calls;
 use endpoints::For;
 use failures::Failures;
@@ -83,6 +85,7 @@ pub struct Engine {
     outbox: Outbox,
     life: Life,
     pace: Pace,
+    apart: Apart,
     meters: Meters,
     /// Where the program deals with failures itself.
     failures: Failures,
@@ -102,6 +105,7 @@ impl Engine {
             outbox: Outbox::default(),
             life: Life::new(&node),
             pace: Pace::new(node.spin_ns),
+            apart: Apart::default(),
             meters: Meters::default(),
             failures: Failures::default(),
             node,

@@ -634,6 +634,12 @@ impl Node {
         }
     }
 
+    /// Gives a block of segments of `owner`'s arena one large page. False: there is none at hand.
+    pub fn make_large(&self, owner: usize, block: usize) -> bool {
+        let first = self.segment(owner, block * BLOCK) as usize;
+        resurgo_image::make_large_pages(first, nm::LARGE_PAGE) == Ok(true)
+    }
+
     /// This life begins together with those of all other ranks: they return to a wave.
     pub fn begins_together(&self) -> bool {
         self.control(self.rank, control::TOGETHER).load(Ordering::Acquire) != 0

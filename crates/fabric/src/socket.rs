@@ -148,6 +148,17 @@ impl Socket {
         got == 0 || got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
     }
 
+    /// The processor on which the kernel has dealt with what came last.
+    pub fn incoming_processor(&self) -> Option<u32> {
+        let (mut processor, mut length) = (-1i32, size_of::<i32>() as libc::socklen_t);
+        let (to, length) = ((&raw mut processor).cast(), &mut length);
+        // SAFETY: the kernel writes a number.
+        match unsafe { libc::getsockopt(self.0, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, to, length) } {
+            0 => u32::try_from(processor).ok(),
+            _ => None,
+        }
+    }
+
     /// Receives bytes; returns how many. None: none now. Also an error when the other side has closed the connection.
     pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: receives into the slice.

@@ -17,6 +17,7 @@
 //! there, who writes it, and how long it counts. This decides which fields are cleared when a life of a rank begins.
 
 mod field;
+mod pages;
 pub mod ready;
 
 use resurgo_protocol::Recorded;
@@ -25,11 +26,12 @@ use resurgo_protocol::causal::Event;
 use crate::handshake::Server;
 use field::fields;
 pub use field::{Arena, Content, Control, Declared, Field, Header, Lifetime, Owner, Text, Word};
+pub use pages::Pages;
 
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -180,6 +182,8 @@ pub mod control {
         /// 1 while the rank sleeps or is about to. [`super::ELSEWHERE`]: it is on another node, where the mover takes
         /// its news. [`super::AT_SOCKETS`]: a datagram to [`BELL`] wakes it.
         Rank Memory SLEEPING: u32 = 68;
+        /// 1 + the number of the processor on which the rank was when it last waited; 0: unknown.
+        Rank Life PROCESSOR: u32 = 72;
         /// Bit w: word w of [`READY`] may be non-zero.
         Peers Memory READY_SUMMARY: u64 = 128;
         /// Bit s: the channel from rank s may have news.

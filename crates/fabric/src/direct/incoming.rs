@@ -6,7 +6,7 @@ use crate::socket::Socket;
 use resurgo_wire::direct::Word;
 use resurgo_wire::entry::{self, ALIGN};
 use resurgo_wire::mesh::{Frame, RUN_HEAD, Table};
-use resurgo_wire::node_memory::{self as nm, SEGMENT, control};
+use resurgo_wire::node_memory::{self as nm, Pages, SEGMENT, control};
 use std::sync::atomic::Ordering;
 
 /// Bytes that are taken beside those of a run whose place is known.
@@ -49,6 +49,7 @@ pub struct Incoming {
     input: Box<[u8; INPUT]>,
     filled: usize,
     used: usize,
+    pages: Pages,
 }
 
 /// The other side breaks the protocol, or has closed the connection.
@@ -67,6 +68,7 @@ impl Incoming {
             input,
             filled: begun.len(),
             used: 0,
+            pages: Pages::default(),
         }
     }
 
@@ -174,6 +176,12 @@ impl Incoming {
             let Some((frame, used)) = Frame::decode(bytes).map_err(|_| Over)? else {
                 break;
             };
+            if let Frame::Head { reference, .. } = frame
+                && segment(node, source, reference).is_some()
+            {
+                let (_, slot) = nm::dereference(reference);
+                self.pages.touch(source, slot, |block| node.make_large(source, block));
+            }
             let is_due = take_frame(&mut self.generation, node, source, frame)?;
             self.used += used;
             if !is_due {

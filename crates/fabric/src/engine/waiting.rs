@@ -33,6 +33,9 @@ impl Engine {
             return false;
         }
         let looks = self.looks();
+        if looks && self.apart.is_due() {
+            self.keep_apart();
+        }
         if looks && idle < self.pace.spin {
             // A round through the MPI library's wait loop costs more than looking again here.
             let until = ticks() + idle.min(self.pace.us(LOOK_US));
@@ -65,6 +68,17 @@ impl Engine {
             self.progress_sends();
         }
         true
+    }
+
+    /// This rank probably waits for the one that it has heard of last.
+    #[cold]
+    fn keep_apart(&mut self) {
+        let hot = self.peers.ready.hot;
+        let theirs = match self.node.is_elsewhere(hot) {
+            true => self.peers.direct.as_ref().and_then(|direct| direct.processor_of(hot)),
+            false => apart::processor_of(&self.node, hot).filter(|_| hot != self.node.rank),
+        };
+        self.apart.mind(&self.node, theirs, self.pace.us(1));
     }
 
     /// Whether to look for a while before sleeping.

@@ -214,10 +214,20 @@ impl Group {
 #[inline]
 pub fn goes_on(node: &Node, source: usize, destination: usize, serial: u64) {
     if !node.logs {
-        node.consumed(source, destination).fetch_add(1, Ordering::SeqCst);
-        crate::doorbell::show(node, source);
+        let read = 1 + node.consumed(source, destination).fetch_add(1, Ordering::SeqCst);
+        // To tell another node takes its mover some time.
+        if !node.is_elsewhere(source) || read.is_multiple_of(together(node)) {
+            crate::doorbell::show(node, source);
+        }
     } else if node.is_inside(source) && destination == node.rank {
         // The sender may reuse earlier segments.
         node.consumed(source, destination).store(serial, Ordering::Release);
     }
+}
+
+/// So many segments a receiver may read before it tells a sender on another node: less than a window. Of a small memory all senders'
+/// untold segments take an eighth at most.
+fn together(node: &Node) -> u64 {
+    let share = node.layout.log_segments / (8 * node.ranks().max(1));
+    share.clamp(1, Arena::WINDOW / 2) as u64
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use resurgo_wire::direct;
 use resurgo_wire::entry::ALIGN;
 use resurgo_wire::mesh::{Frame, Table};
-use resurgo_wire::node_memory::{self as nm, BLOCK, SEGMENT, arena};
+use resurgo_wire::node_memory::{self as nm, Pages, SEGMENT, arena};
 
 use super::mapped::Mapped;
 use super::tail::{Damaged, Tail};
@@ -221,7 +221,8 @@ impl Mirror {
             } => {
                 let segment = self.segment(source, reference).ok_or(foreign)?;
                 let (_, slot) = nm::dereference(reference);
-                self.pages.touch(&self.memory, source as usize, slot);
+                let (memory, rank) = (&self.memory, source as usize);
+                self.pages.touch(rank, slot, |block| memory.make_large(rank, block));
                 self.begin_segment(segment, begun);
             }
             Frame::Run {
@@ -402,37 +403,6 @@ impl Mirror {
             }
             (Table::Number(_), _) => {}
             _ => self.memory.wake(index as usize),
-        }
-    }
-}
-
-/// Which copies have large pages: filling fresh small ones takes longer than the copy itself.
-#[derive(Default)]
-struct Pages {
-    /// Segments begun per rank and block, up to [`Pages::DENSE`].
-    begun: HashMap<(usize, usize), u32>,
-    /// So many blocks get small pages, because large ones were not available.
-    small: u32,
-}
-
-impl Pages {
-    /// A block with so many begun segments gets a large page: of most ranks only a few segments are copied.
-    const DENSE: u32 = 4;
-    const PAUSE: u32 = 16;
-
-    fn touch(&mut self, memory: &Mapped, rank: usize, slot: usize) {
-        let begun = self.begun.entry((rank, slot / BLOCK)).or_insert(0);
-        if *begun >= Self::DENSE {
-            return;
-        }
-        *begun += 1;
-        if *begun < Self::DENSE {
-            return;
-        }
-        if self.small > 0 {
-            self.small -= 1;
-        } else if !memory.make_large(rank, slot / BLOCK) {
-            self.small = Self::PAUSE;
         }
     }
 }
