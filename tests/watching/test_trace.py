@@ -2,9 +2,11 @@
 """`resurgo run --trace`: the trace has what ranks did before they died, and what followed, however the job ends."""
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -305,6 +307,129 @@ def test_a_report_of_a_failure(jobs, program):
     assert 0 < failure["replay_seconds"] == report["ranks"][1]["replay_seconds"]
     text = jobs.resurgo("trace", "report", file).ok().text
     assert "rank 1 killed by SIGKILL" in text and "of replay" in text
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Picture:
+    """What is drawn of each rank: class, places in the line (from 0 to 1000), and what a mouse is told."""
+
+    def __init__(self, file):
+        self.root = ElementTree.parse(file).getroot()
+        assert self.root.tag == f"{SVG}svg"
+        self.style = self.root.findtext(f"{SVG}style")
+        groups = {group.get("id"): group for group in self.root.iter(f"{SVG}g") if group.get("id")}
+        self.ranks = {int(name[5:]): self.drawn(group) for name, group in groups.items() if name.startswith("rank-")}
+        self.shares = {int(name[7:]): self.drawn(group) for name, group in groups.items() if name.startswith("shares-")}
+        self.texts = [text.text for text in self.root.iter(f"{SVG}text")]
+
+    @staticmethod
+    def drawn(group):
+        paths = group.findall(f"{SVG}path")
+        return [(path.get("class"), [float(at) for at in re.findall(r"M([\d.]+)", path.get("d"))], path.findtext(f"{SVG}title"))
+                for path in paths]
+
+    def of(self, rank, kind):
+        """The places of what is of this class."""
+        return [at for name, places, _ in self.ranks[rank] if name == kind for at in places]
+
+    def told(self, rank, kind):
+        return [title for name, _, title in self.ranks[rank] if name == kind]
+
+
+def test_a_picture(jobs, program):
+    """The killed rank has a failure, is dead, and repeats its work; the file that was there before is replaced."""
+    file, out = jobs.directory / "trace", jobs.directory / "trace & more.svg"
+    options = ["--trace", file, "--fault", "rank=1,messages=2000"]
+    jobs.run(3, *program("crash"), *RING, "2000", options=options).ok()
+    out.write_text("something else" * 100_000)
+    report = json.loads(jobs.resurgo("trace", "report", file, "--json", "--picture", out).ok().text)
+    picture = Picture(out)
+    assert set(picture.ranks) == set(picture.shares) == {0, 1, 2}
+    assert [text for text in picture.texts if text.startswith("rank ")] == 2 * ["rank 0", "rank 1", "rank 2"]
+    assert "prefers-color-scheme: dark" in picture.style and any(text.endswith(" s") for text in picture.texts)
+    (failure,) = report["failures"]
+    (at,) = picture.of(1, "failed")
+    assert at == pytest.approx(1000 * failure["at_seconds"] / report["seconds"], abs=2)
+    assert "rank 1 killed by SIGKILL" in picture.told(1, "failed")[0]
+    replays, deaths = picture.of(1, "replay"), picture.of(1, "dead")
+    assert replays and deaths and at - 2 <= min(deaths) < min(replays), (at, deaths, replays)
+    begins = 1000 * (failure["at_seconds"] + failure["begin_seconds"]) / report["seconds"]
+    assert min(replays) == pytest.approx(begins, abs=3)
+    assert [title.split(":")[0] for title in picture.told(1, "life")] == ["rank 1, life 1", "rank 1, life 2"]
+    for rank in (0, 2):
+        assert not any(picture.of(rank, kind) for kind in ("failed", "replay", "dead", "again"))
+        assert picture.of(rank, "waiting") and len(picture.told(rank, "life")) == 1
+    # The shares are those of the report.
+    for rank in report["ranks"]:
+        titles = {kind: title for kind, _, title in picture.shares[rank["rank"]]}
+        share = float(re.search(r"([\d.]+) %", titles["computing"])[1])
+        assert share == pytest.approx(100 * rank["computing_seconds"] / rank["total_seconds"], abs=0.1)
+        assert ("replay" in titles) == (rank["rank"] == 1)
+    text = jobs.resurgo("trace", "report", f"--picture={out}", file).ok().text
+    assert "load balance" in text and Picture(out).ranks == picture.ranks
+
+
+def test_a_picture_of_nodes_and_waves(jobs, program):
+    file, out = jobs.directory / "trace", jobs.directory / "trace.svg"
+    options = ["--nodes", "3", "-ppn", "1", "--spares", "1", "--lease", "1s", "--trace", file, *every("100ms")]
+    job = ring(jobs, program, 2, "wave_complete", protocol="blocking", options=options)
+    job.hit(harness.parent_of(job.lives()[1][0]), signal.SIGKILL)
+    job.reach_event("node_lost")
+    before = len(job.of("wave_complete"))
+    job.reach(lambda: len(job.of("wave_complete")) >= before + 2, what="waves after the loss")
+    job.process.send_signal(signal.SIGTERM)
+    job.wait()
+    jobs.resurgo("trace", "report", file, "--picture", out).ok()
+    picture = Picture(out)
+    assert "rank 0 on 0" in picture.texts and "rank 1 on 1, 2" in picture.texts, picture.texts
+    (loss,) = [path for path in picture.root.findall(f"{SVG}path") if path.get("class") == "node-lost"]
+    assert loss.findtext(f"{SVG}title").startswith("node 1 lost at")
+    waves = [path.findtext(f"{SVG}title") for path in picture.root.findall(f"{SVG}path") if path.get("class") == "wave"]
+    assert len(waves) >= 3 and all(re.match(r"wave \d+ complete at \d", title) for title in waves)
+    for rank in range(2):
+        assert len(picture.of(rank, "again")) == 1 and len(picture.told(rank, "life")) == 2
+    assert picture.of(1, "dead"), "from the loss of its node until it began again"
+
+
+def test_a_picture_of_images(jobs, program):
+    file, out = jobs.directory / "trace", jobs.directory / "trace.svg"
+    job = ring(jobs, program, 2, "checkpointed", options=[*every("60ms"), "--trace", file])
+    job.process.send_signal(signal.SIGTERM)
+    result = job.wait()
+    jobs.resurgo("trace", "report", file, "--picture", out).ok()
+    picture = Picture(out)
+    for rank in range(2):
+        images = [event["image"] for event in result.of("checkpointed") if event["rank"] == rank]
+        titles = picture.told(rank, "shot")
+        assert images and [int(re.match(rf"rank {rank}: image (\d+) at \d", title)[1]) for title in titles] == images
+
+
+def test_a_picture_without_the_oldest_records(jobs, program):
+    """The time of which nothing is known is neither computing nor anything else."""
+    file, out = jobs.directory / "trace", jobs.directory / "trace.svg"
+    jobs.run(2, *program("crash"), *RING, "5000", options=["--trace", file, "--trace-memory", "64K"]).ok()
+    report = json.loads(jobs.resurgo("trace", "report", file, "--json", "--picture", out).ok().text)
+    picture = Picture(out)
+    for rank in report["ranks"]:
+        parts = [rank[f"{part}_seconds"] for part in ("computing", "mpi", "unrecorded")]
+        assert rank["unrecorded_seconds"] > 0 and sum(parts) == pytest.approx(rank["total_seconds"], rel=0.01)
+        assert picture.of(rank["rank"], "unrecorded")
+
+
+def test_a_picture_that_cannot_be_written(jobs, program):
+    file = jobs.directory / "trace"
+    jobs.run(2, *program("hello"), options=["--trace", file]).ok()
+    before = file.read_bytes()
+    for out, why in [("/nowhere/x.svg", "No such file"), ("/", "directory"), ("/dev/full", "No space left"), (file, "it is the trace")]:
+        result = jobs.resurgo("trace", "report", file, "--picture", out)
+        assert result.code == 2 and result.errors.count("\n") == 1 and not result.text, result.describe()
+        assert f"--picture {out}: " in result.errors and why in result.errors
+    assert file.read_bytes() == before
+    for arguments in (["--picture"], ["--picture", "--json"]):
+        result = jobs.resurgo("trace", "report", file, *arguments)
+        assert result.code == 2 and result.errors.count("\n") == 1 and "--picture needs the file" in result.errors
 
 
 @pytest.mark.parametrize("arguments", [[], ["show"], ["report"], ["report", "--xml", "x"], ["report", "/nowhere"], ["report", "/proc/self/status"]])

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.parse
+import urllib.request
 
 import pytest
 
@@ -238,6 +240,34 @@ def test_a_page_has_the_output(jobs, web, how):
         assert text(of, False) == result.text and text(of, True) == f"\u00fc {HOSTILE}\n"
 
 
+def test_it_shows_a_trace(jobs, program):
+    """The picture of `resurgo trace report`, for those that have the token."""
+    file, out = jobs.directory / "job.pftrace", jobs.directory / "job.svg"
+    jobs.run(2, *program("hello"), options=["--trace", file]).ok()
+    jobs.resurgo("trace", "report", file, "--picture", out).ok()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([str(RESURGO), "web", str(file)], **pipes, text=True, env=harness.environment())
+    try:
+        address = process.stdout.readline().strip()
+        with urllib.request.urlopen(address, timeout=harness.patience(30)) as answer:
+            assert answer.headers["Content-Type"] == "image/svg+xml" and answer.read() == out.read_bytes()
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy and "script" not in policy and answer.headers["Cache-Control"] == "no-store"
+        for wrong in (address.split("?")[0], address[:-1], address.replace("/?", "/events?")):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(wrong, timeout=harness.patience(30))
+            assert refused.value.code == (404 if "events" in wrong else 403)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=harness.patience(30))
+        assert process.returncode == -signal.SIGINT and (said, errors) == ("", "")
+    finally:
+        process.kill()
+        process.communicate()
+    for words, why in [(["--control", file], "--control"), ([__file__], "no trace of resurgo"), ([file, file], "one job")]:
+        result = jobs.resurgo("web", *words)
+        assert result.code == 2 and result.errors.count("\n") == 1 and why in result.errors, result.describe()
+
+
 def test_wrong_command_lines(waits, jobs):
     job = waits(1)
     for words, why in (
@@ -335,3 +365,18 @@ def test_what_a_job_says_is_never_markup(jobs, web, browser):
     assert browser.evaluate("document.body.dataset.bad || document.querySelectorAll('img').length") == 0
     job.destroy()
 
+
+@pytest.mark.slow
+def test_a_browser_shows_a_trace(jobs, program, browser):
+    """With its colours, although the server lets pages take nothing."""
+    file = jobs.directory / "job.pftrace"
+    jobs.run(2, *program("hello"), options=["--trace", file]).ok()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([str(RESURGO), "web", str(file)], **pipes, text=True, env=harness.environment())
+    try:
+        browser.open(process.stdout.readline().strip())
+        browser.shows(lambda: browser.evaluate("document.querySelector('#rank-1 .life') !== null"), "the line of a rank")
+        assert browser.evaluate("getComputedStyle(document.querySelector('.life')).stroke") != "none"
+    finally:
+        process.kill()
+        process.communicate()

@@ -61,7 +61,7 @@ impl Also {
     /// From the placeholder of a value.
     fn of(placeholder: &str) -> Also {
         match placeholder {
-            "FILE" | "PATH" => Also::Files,
+            "FILE" | "PATH" | "OUT" => Also::Files,
             "DIR" => Also::Directories,
             _ => Also::Nothing,
         }
@@ -250,7 +250,11 @@ fn of_other(verb: &str, before: &[String], last: &str, jobs: impl Fn() -> Jobs) 
         also: Also::Nothing,
     };
     match (verb, is_first) {
-        ("ps" | "top" | "web" | "console" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
+        ("web", true) => Answer {
+            words: jobs().running,
+            also: Also::Files,
+        },
+        ("ps" | "top" | "console" | "checkpoint" | "suspend" | "add-host" | "drain" | "remove-host", true) => {
             listed(jobs().running)
         }
         ("console", false) => Answer::of(console_words(before)),
@@ -350,6 +354,8 @@ mod tests {
         assert_eq!(words("join --token-file ").1, Also::Files);
         assert_eq!(words("checkpoint-server --directory ").1, Also::Directories);
         assert_eq!(words("join --slots ").1, Also::Nothing);
+        assert_eq!(words("trace report x --p").0, ["--picture"]);
+        assert_eq!(words("trace report x --picture ").1, Also::Files);
     }
 
     #[test]
@@ -364,6 +370,7 @@ mod tests {
     #[test]
     fn jobs_by_their_numbers() {
         assert_eq!(words("suspend ").0, ["11"]);
+        assert_eq!(words("web "), (vec!["11".into()], Also::Files));
         assert_eq!(words("drain 11 ").0, Vec::<String>::new());
         assert_eq!(words("resume --grace 3s "), (vec!["22".into()], Also::Directories));
         assert_eq!(words("kill 22 ").0, ["11", "22"]);

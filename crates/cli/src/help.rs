@@ -192,9 +192,11 @@ that can be resumed from these places. With JOB, the state of this job: its node
 
 const WEB: &str = "\
 resurgo web [--listen ADDR:PORT] [--control] [JOB]
+resurgo web [--listen ADDR:PORT] TRACE
 
 Shows a running job in a browser: its nodes and ranks, a timeline of lives, images, waves and failures, and its events.
 Without a number, the only job. Prints the address, with a token that lets in whoever has it, and ends with the job.
+TRACE is a file of resurgo run --trace: it shows the picture that resurgo trace report draws, until Ctrl-C.
 
   --listen ADDR:PORT          where browsers find it; without it a free port of 127.0.0.1
   --control                   the page can take images, kill ranks on purpose, and drain nodes
@@ -458,12 +460,14 @@ Exit status: 0; 2 with one line about what is wrong, with its file and line.
 ";
 
 const TRACE: &str = "\
-resurgo trace report FILE [--json]
+resurgo trace report FILE [--json] [--picture OUT]
 
 Prints what a trace of resurgo run --trace tells: how long each rank computed, was in MPI, waited and repeated work; its
 calls of MPI; which ranks sent late, and how long others waited for them; and what each failure cost.
 
   --json                      print an object instead
+  --picture OUT               also write a picture into this file (SVG): what each rank did when, failures, images, and
+                              the shares of its time
 
 Exit status: 0; 2 with one line about what is wrong.
 ";

@@ -8,7 +8,8 @@
 //!                      {"do": "kill", "rank": 2}
 //! ```
 //!
-//! All but the page needs the token of the address: other users of the machine can connect, too.
+//! All but the page needs the token of the address: other users of the machine can connect, too. Where a trace is
+//! shown, `/` is its picture, and needs the token.
 
 mod server;
 mod watched;
@@ -30,33 +31,29 @@ use watched::Watched;
 const EXPOSED: &str =
     "whoever reads the network reads the token of the page, too: ssh -L to an address of this machine is safer";
 
-/// A listener, and what it serves.
-pub struct Opened {
+/// A listener at an address that only those know who have been told.
+pub struct Door {
     listener: TcpListener,
-    site: Site,
+    token: blake3::Hash,
     /// With the token.
     address: String,
     is_of_this_machine: bool,
 }
 
-impl Opened {
-    /// Listens there. `control`: pages may give orders to this job.
+impl Door {
+    /// Listens there.
     ///
     /// # Errors
     /// It cannot, which is told.
-    pub fn at(wanted: SocketAddr, job: u32, control: bool) -> Result<Opened, String> {
+    pub fn at(wanted: SocketAddr) -> Result<Door, String> {
         let failed = |error: io::Error| format!("cannot listen at {wanted}: {error}");
         let listener = TcpListener::bind(wanted).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let token = sys::token().map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
-        Ok(Opened {
+        Ok(Door {
             listener,
-            site: Site {
-                watched: Arc::new(Watched::new(job)),
-                token: blake3::hash(token.as_bytes()),
-                control,
-            },
+            token: blake3::hash(token.as_bytes()),
             address: format!("http://{address}/?token={token}"),
             is_of_this_machine: address.ip().is_loopback(),
         })
@@ -73,15 +70,33 @@ impl Opened {
         }
     }
 
-    /// Serves until the job has ended; returns how.
+    /// Serves the page of a job until that has ended; returns how. `control`: pages may give orders.
     ///
     /// # Errors
     /// It cannot serve.
-    pub fn serve(self, job: Job) -> io::Result<String> {
-        let (watched, looks) = (self.site.watched.clone(), self.site.watched.clone());
+    pub fn show_job(self, job: Job, control: bool) -> io::Result<String> {
+        let (listener, site) = self.onto(job.number, control);
+        let (watched, looks) = (site.watched.clone(), site.watched.clone());
         std::thread::spawn(move || looks.look(job));
-        server::serve(self.listener, self.site)?;
+        server::serve(listener, site)?;
         Ok(watched.end())
+    }
+
+    /// Serves a picture until the process is ended.
+    ///
+    /// # Errors
+    /// It cannot serve.
+    pub fn show_picture(self, svg: String) -> io::Result<()> {
+        server::serve_picture(self.listener, self.token, svg)
+    }
+
+    fn onto(self, job: u32, control: bool) -> (TcpListener, Site) {
+        let site = Site {
+            watched: Arc::new(Watched::new(job)),
+            token: self.token,
+            control,
+        };
+        (self.listener, site)
     }
 }
 
@@ -95,17 +110,17 @@ impl Beside {
     /// # Errors
     /// It cannot listen there.
     pub fn start(wanted: SocketAddr) -> Result<Beside, Refusal> {
-        let opened = Opened::at(wanted, std::process::id(), false);
-        let opened = opened.map_err(|why| Refusal::new(1, format!("--web: {why}")))?;
-        let watched = opened.site.watched.clone();
-        say::note(&format!("the job's page is {}", opened.address));
-        opened.warn();
+        let door = Door::at(wanted).map_err(|why| Refusal::new(1, format!("--web: {why}")))?;
+        say::note(&format!("the job's page is {}", door.address));
+        door.warn();
+        let (listener, site) = door.onto(std::process::id(), false);
+        let watched = site.watched.clone();
         // Signals are for the thread that runs the job.
         let all = SigSet::all();
         let before = all.thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let looks = watched.clone();
         std::thread::spawn(move || looks.look_from_its_start());
-        let serving = std::thread::spawn(move || drop(server::serve(opened.listener, opened.site)));
+        let serving = std::thread::spawn(move || drop(server::serve(listener, site)));
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
         }

@@ -1,19 +1,23 @@
 //! `resurgo trace report`: what a trace tells.
 
+mod picture;
+mod svg;
+mod words;
+
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use resurgo_runtime::units::{counted, grouped, one_line, readable_duration, readable_size};
-use resurgo_trace::report::{Failure, OfRank, Report, balance};
+use resurgo_runtime::units::{counted, grouped, one_line, readable_size};
+use resurgo_trace::report::{OfRank, Report, balance};
 use serde_json::{Value, json};
+use words::{seconds, time};
 
 /// The most lines of a list.
 const MOST: usize = 20;
-const USAGE: &str = "what to do: resurgo trace report FILE [--json]";
+const USAGE: &str = "what to do: resurgo trace report FILE [--json] [--picture OUT]";
 
-/// `resurgo trace report FILE [--json]`; returns the exit status.
+/// `resurgo trace report FILE [--json] [--picture OUT]`; returns the exit status.
 pub fn run(arguments: Vec<OsString>) -> i32 {
     match report(&arguments) {
         Ok(text) => {
@@ -27,25 +31,61 @@ pub fn run(arguments: Vec<OsString>) -> i32 {
     }
 }
 
-fn report(arguments: &[OsString]) -> Result<String, String> {
+/// What the command line says.
+struct Wanted {
+    file: PathBuf,
+    as_json: bool,
+    picture: Option<PathBuf>,
+}
+
+fn read(arguments: &[OsString]) -> Result<Wanted, String> {
     let Some((verb, rest)) = arguments.split_first() else {
         return Err(USAGE.to_string());
     };
     if verb != "report" {
         return Err(format!("there is no {:?}; {USAGE}", verb.to_string_lossy()));
     }
-    let (mut file, mut as_json) = (None, false);
-    for word in rest {
+    let (mut file, mut as_json, mut picture) = (None, false, None);
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
         match word.to_str() {
             Some("--json") => as_json = true,
+            Some("--picture") => {
+                let out = words.next().filter(|out| !out.to_string_lossy().starts_with("--"));
+                let out = out.ok_or("--picture needs the file to write, as in --picture trace.svg")?;
+                picture = Some(PathBuf::from(out));
+            }
+            Some(option) if option.starts_with("--picture=") => {
+                picture = option.strip_prefix("--picture=").map(PathBuf::from);
+            }
             Some(option) if option.starts_with("--") => {
                 return Err(format!("there is no option {option}; {USAGE}"));
             }
-            _ if file.is_none() => file = Some(Path::new(word)),
+            _ if file.is_none() => file = Some(PathBuf::from(word)),
             _ => return Err(format!("one file, not also {:?}", word.to_string_lossy())),
         }
     }
     let file = file.ok_or_else(|| format!("a file is missing; {USAGE}"))?;
+    Ok(Wanted { file, as_json, picture })
+}
+
+fn report(arguments: &[OsString]) -> Result<String, String> {
+    let wanted = read(arguments)?;
+    let report = report_of(&wanted.file)?;
+    if let Some(out) = &wanted.picture {
+        write_picture(&report, &wanted.file, out)?;
+    }
+    Ok(match wanted.as_json {
+        true => format!("{:#}\n", to_json(&report)),
+        false => text(&report),
+    })
+}
+
+/// What the trace in a file tells.
+///
+/// # Errors
+/// It cannot be read, or it is no trace.
+fn report_of(file: &Path) -> Result<Report, String> {
     let whole = |reason: String| format!("{}: {reason}", file.display());
     let bytes = std::fs::read(file).map_err(|error| whole(error.to_string()))?;
     let no_trace = || whole("it is no trace of resurgo run --trace, or it is damaged".to_string());
@@ -53,19 +93,29 @@ fn report(arguments: &[OsString]) -> Result<String, String> {
     if spans.is_empty() {
         return Err(no_trace());
     }
-    let report = Report::of(&spans);
-    Ok(match as_json {
-        true => format!("{:#}\n", to_json(&report)),
-        false => text(&report),
-    })
+    Ok(Report::of(&spans))
 }
 
-fn time(nanoseconds: u64) -> String {
-    readable_duration(Duration::from_nanos(nanoseconds))
+fn write_picture(report: &Report, file: &Path, out: &Path) -> Result<(), String> {
+    let failed = |reason: String| format!("cannot write --picture {}: {reason}", out.display());
+    let place = |path: &Path| path.canonicalize().ok();
+    if place(out).is_some_and(|place_of_out| Some(place_of_out) == place(file)) {
+        return Err(failed("it is the trace".to_string()));
+    }
+    std::fs::write(out, drawn(report, file)).map_err(|error| failed(error.to_string()))
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
-    Duration::from_nanos(nanoseconds).as_secs_f64()
+/// The picture of a trace.
+///
+/// # Errors
+/// It cannot be read, or it is no trace.
+pub fn picture_of(file: &Path) -> Result<String, String> {
+    Ok(drawn(&report_of(file)?, file))
+}
+
+fn drawn(report: &Report, file: &Path) -> String {
+    let name = file.file_name().unwrap_or(file.as_os_str());
+    picture::of(report, &name.to_string_lossy())
 }
 
 /// A table: columns as wide as they must be, the first ones to the left.
@@ -199,21 +249,7 @@ fn add_failures(out: &mut String, report: &Report) {
         out.push_str("\nfailures\n");
     }
     for failure in &report.failures {
-        let Failure { rank, life, .. } = failure;
-        let what = match &failure.cause {
-            Some(cause) => format!("rank {rank} {cause}"),
-            None => format!("rank {rank} began again with others"),
-        };
-        let _ = write!(out, "{what} at {}: {}", time(failure.at), time(failure.cost));
-        let _ = match failure.is_over {
-            true => write!(out, " until life {life} had caught up"),
-            false => write!(out, " in life {life}, which did not catch up"),
-        };
-        if let Some(begins) = failure.begins {
-            let replay = time(failure.replay);
-            let _ = write!(out, "; {} to begin, {replay} of replay", time(begins));
-        }
-        out.push('\n');
+        let _ = writeln!(out, "{}", words::failure(failure));
     }
 }
 
@@ -241,6 +277,7 @@ fn to_json(report: &Report) -> Value {
             "sent_bytes": of.sent_bytes,
             "received": of.received,
             "missing_records": of.missing,
+            "unrecorded_seconds": seconds(of.unrecorded),
             "calls": calls(of),
         })
     });

@@ -2,11 +2,12 @@
 //! file in the format of Perfetto, which ui.perfetto.dev opens.
 
 pub mod book;
+pub mod course;
 mod perfetto;
 pub mod reader;
 pub mod report;
 mod ring;
 mod span;
-mod times;
+pub mod times;
 
 pub use span::{Fact, Span, Track};

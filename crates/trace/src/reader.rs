@@ -229,6 +229,20 @@ fn annotation(bytes: &[u8]) -> Result<(String, Fact), NoTrace> {
     Ok((name, fact.ok_or(NoTrace)?))
 }
 
+/// A span as tests need it.
+#[cfg(test)]
+pub fn span_of_rank(rank: usize, track: &str, category: &str, name: &str, begin: u64, end: Option<u64>) -> Read {
+    Read {
+        owner: format!("rank {rank}"),
+        track: track.into(),
+        category: category.into(),
+        name: name.into(),
+        begin,
+        end,
+        ..Read::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::course::{Course, Image, Loss, State, images};
 use crate::reader::Read;
 use crate::times::Times;
 
@@ -30,8 +31,10 @@ pub struct OfRank {
     pub sent_bytes: u64,
     pub received: u64,
     pub calls: BTreeMap<String, Call>,
-    /// Records that are not in the trace.
+    /// Records that are not in the trace, and how long the rank lived without them.
     pub missing: u64,
+    pub unrecorded: u64,
+    pub course: Course,
 }
 
 /// A rank waited for messages that another one sent later.
@@ -63,11 +66,16 @@ pub struct Failure {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
+    /// By the trace's clock.
+    pub begin: u64,
     pub total: u64,
     pub ranks: BTreeMap<usize, OfRank>,
     /// By receiver, sender and call (empty: not known).
     pub late: BTreeMap<(usize, usize, String), Late>,
     pub failures: Vec<Failure>,
+    pub waves: Vec<Image>,
+    /// By their names, by time.
+    pub lost_nodes: Vec<Loss>,
 }
 
 /// The longest and the mean of some times; the mean as a share of the longest, which is 1 if all are the same.
@@ -83,6 +91,9 @@ impl Report {
         let first = spans.first().map_or(0, |span| span.begin);
         let last = spans.iter().map(|span| span.end.unwrap_or(span.begin)).max();
         let mut report = Report {
+            begin: first,
+            waves: images(spans.iter(), "waves", "wave"),
+            lost_nodes: lost_nodes(spans),
             total: last.unwrap_or(0) - first,
             ..Report::default()
         };
@@ -102,24 +113,16 @@ impl Report {
     }
 
     fn add_rank(&mut self, rank: usize, spans: &[&Read], sent: &BTreeMap<u64, Sent>) {
-        let all = |category: &str, track: &str| {
-            let those = spans
-                .iter()
-                .filter(|span| span.category == category && span.track == track);
-            Times::of(those.filter_map(|span| Some((span.begin, span.end?))))
-        };
-        let lives = all("life", "lives");
-        let replays = all("replay", "replay");
-        let calls = all("mpi", "MPI").without(&replays);
         let late = self.add_late(rank, spans, sent);
-        let waits = all("wait", "MPI").and(&late).without(&replays);
+        let course = Course::of(spans, &late, &self.lost_nodes, self.begin + self.total);
         let of_rank = self.ranks.entry(rank).or_default();
-        of_rank.total = lives.length();
-        of_rank.replaying = replays.length();
-        of_rank.in_mpi = (calls.length() > 0).then_some(calls.length());
-        of_rank.waiting = waits.length();
-        let busy = replays.and(&calls).and(&waits);
-        of_rank.computing = lives.without(&busy).length();
+        of_rank.total = course.alive.length();
+        of_rank.replaying = course.replays.length();
+        of_rank.in_mpi = Some(course.calls.length()).filter(|time| *time > 0);
+        of_rank.waiting = course.waits.length();
+        of_rank.computing = course.times(State::Computing).length();
+        of_rank.unrecorded = course.times(State::Unrecorded).length();
+        of_rank.course = course;
         for span in spans {
             match span.category.as_str() {
                 "message" if span.name.starts_with("send") => {
@@ -196,6 +199,22 @@ impl Report {
     }
 }
 
+fn lost_nodes(spans: &[Read]) -> Vec<Loss> {
+    let name = |node: Option<u64>| {
+        let of_node = |span: &&Read| span.category == "node" && span.number("node") == node;
+        let name = spans.iter().find(of_node)?.name.strip_prefix("node ")?;
+        Some(name.to_string())
+    };
+    let lost = spans.iter().filter(|span| span.name == "node_lost");
+    lost.filter_map(|span| {
+        Some(Loss {
+            at: span.begin,
+            what: name(span.number("node"))?,
+        })
+    })
+    .collect()
+}
+
 /// A message that was sent.
 struct Sent {
     at: u64,
@@ -213,19 +232,8 @@ fn sends(by_rank: &BTreeMap<usize, Vec<&Read>>) -> BTreeMap<u64, Sent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reader::span_of_rank as span;
     use crate::span::Fact;
-
-    fn span(rank: usize, track: &str, category: &str, name: &str, begin: u64, end: Option<u64>) -> Read {
-        Read {
-            owner: format!("rank {rank}"),
-            track: track.into(),
-            category: category.into(),
-            name: name.into(),
-            begin,
-            end,
-            ..Read::default()
-        }
-    }
 
     #[test]
     fn a_receive_waits_for_a_late_sender() {

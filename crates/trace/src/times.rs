@@ -43,6 +43,10 @@ impl Times {
         Times(left)
     }
 
+    pub fn intervals(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().copied()
+    }
+
     pub fn length(&self) -> u64 {
         self.0.iter().map(|(begin, end)| end - begin).sum()
     }

@@ -28,6 +28,10 @@ const LONGEST: usize = 4096;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// A picture has its style within itself, and nothing else.
+const OF_PICTURES: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
+                           frame-ancestors 'none'";
+
 #[derive(Clone)]
 pub struct Site {
     pub watched: Arc<Watched>,
@@ -60,11 +64,31 @@ pub fn serve(listener: TcpListener, site: Site) -> std::io::Result<()> {
     })
 }
 
+/// Serves a picture (SVG), and ends only with an error.
+///
+/// # Errors
+/// It cannot serve.
+pub fn serve_picture(listener: TcpListener, token: blake3::Hash, picture: String) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let picture = axum::body::Bytes::from(picture);
+    let router = Router::new()
+        .route(
+            "/",
+            get(move || async move { ([(header::CONTENT_TYPE, "image/svg+xml")], picture) }),
+        )
+        .route_layer(middleware::from_fn_with_state(token, has_token))
+        .layer(middleware::from_fn_with_state(OF_PICTURES, careful));
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        axum::serve(listener, router).await
+    })
+}
+
 fn router(site: Site) -> Router {
     let guarded = Router::new()
         .route("/events", get(events))
         .route("/do", post(order))
-        .route_layer(middleware::from_fn_with_state(site.clone(), has_token));
+        .route_layer(middleware::from_fn_with_state(site.token, has_token));
     let text =
         |kind: &'static str, text: &'static str| get(move || async move { ([(header::CONTENT_TYPE, kind)], text) });
     Router::new()
@@ -75,17 +99,17 @@ fn router(site: Site) -> Router {
         )
         .route("/page.css", text("text/css; charset=utf-8", include_str!("page.css")))
         .merge(guarded)
-        .layer(middleware::from_fn(careful))
+        .layer(middleware::from_fn_with_state(POLICY, careful))
         .layer(axum::extract::DefaultBodyLimit::max(LONGEST))
         .with_state(site)
 }
 
 /// What browsers are told with everything.
-async fn careful(asked: Asked, next: Next) -> Response {
+async fn careful(Of(policy): Of<&'static str>, asked: Asked, next: Next) -> Response {
     let mut response = next.run(asked).await;
     let headers = response.headers_mut();
     let mut set = |name, value: &'static str| headers.insert(name, header::HeaderValue::from_static(value));
-    set(header::CONTENT_SECURITY_POLICY, POLICY);
+    set(header::CONTENT_SECURITY_POLICY, policy);
     set(header::REFERRER_POLICY, "no-referrer");
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(header::CACHE_CONTROL, "no-store");
@@ -94,7 +118,7 @@ async fn careful(asked: Asked, next: Next) -> Response {
 
 /// Lets nobody pass without the token: in the address, as a browser's events have no header of their own, or in
 /// `Authorization: Bearer TOKEN`.
-async fn has_token(Of(site): Of<Site>, asked: Asked, next: Next) -> Response {
+async fn has_token(Of(token): Of<blake3::Hash>, asked: Asked, next: Next) -> Response {
     let bearer = asked
         .headers()
         .get(header::AUTHORIZATION)
@@ -102,7 +126,7 @@ async fn has_token(Of(site): Of<Site>, asked: Asked, next: Next) -> Response {
     let given = bearer
         .and_then(|value| value.strip_prefix("Bearer "))
         .or_else(|| in_address(asked.uri()));
-    match given.is_some_and(|given| blake3::hash(given.as_bytes()) == site.token) {
+    match given.is_some_and(|given| blake3::hash(given.as_bytes()) == token) {
         true => next.run(asked).await,
         false => refused(
             StatusCode::FORBIDDEN,
