@@ -127,6 +127,31 @@ def test_the_log_stays_bounded(jobs):
     assert ended["logged_bytes"] > 80 << 20 and ended["spilled_segments"] == 0
 
 
+PRINTS_AND_SENDS = """
+import time
+from mpi4py import MPI
+world, data = MPI.COMM_WORLD, bytearray(8192)
+for step in range(20):
+    if world.rank == 0:
+        print("step", step, flush=True)
+    for _ in range(384):
+        if world.rank == 0:
+            world.Send(data, 1)
+        else:
+            world.Recv(data, 0)
+            time.sleep(0.0001)
+"""
+
+
+@pytest.mark.parametrize("place", [1700, 2600, 4000])
+def test_a_rank_that_only_sends_has_images_after_it_has_begun_again(jobs, place):
+    """It reads nothing, and its log has room again only by images of all ranks, its own among them."""
+    command, options = [harness.PYTHON, "-c", PRINTS_AND_SENDS], ["--log-memory", "2M", *every("100ms")]
+    calm = jobs.calm(2, *command)
+    result = jobs.run(2, *command, options=[*options, "--fault", f"rank=0,messages={place}"], timeout=60).ok()
+    assert result.out == calm.out and result.of("failed")
+
+
 def test_an_image_that_was_killed_is_replaced(jobs, program):
     """At once, not only when the next one is due."""
     job = ring(jobs, program, 3, "checkpointed", options=every("2s"))

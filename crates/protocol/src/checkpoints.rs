@@ -67,9 +67,8 @@ const AFTERMATH: f64 = 4.0;
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A loss after so long is unrelated to the one before.
 const CALM: Duration = Duration::from_secs(2);
-/// Least growth for which images are taken while the log is far from full: in available large pages it costs 4 ms, as two small
-/// images do, and several times as much where the machine has to get the memory first.
-const LEAST_GROWTH: u64 = 64 << 20;
+/// Least growth for which images are taken while the log is far from full: in available large pages it costs 15 ms.
+const LEAST_GROWTH: u64 = 256 << 20;
 
 /// The times of the next images, since the start of the job.
 pub struct Checkpoints {

@@ -146,7 +146,10 @@ impl Engine {
     /// The life has not come as far as former ones. A process that was woken from an image may not have looked around
     /// yet.
     fn repeats(&mut self) -> bool {
-        resurgo_image::is_restored() || self.life.output_gate || self.life.protocol().is_replaying()
+        // A rank that only sends learns here that its output has been seen.
+        resurgo_image::is_restored()
+            || self.life.protocol().is_replaying()
+            || self.life.output_gate && self.life.awaits_output(&self.node)
     }
 
     /// Senders are to forget what this rank has received, and the rank its record, as with an image.

@@ -126,11 +126,16 @@ impl Life {
         self.replaying && self.protocol.as_ref().is_some_and(|protocol| !protocol.is_replaying())
     }
 
-    /// Whether the agent has seen all output of former lives again.
+    /// Whether the agent has yet to see output of former lives again.
+    pub fn awaits_output(&mut self, node: &Node) -> bool {
+        self.output_gate &= node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) != 0;
+        self.output_gate
+    }
+
+    /// Whether the agent has seen all of it, after a short wait if it has not.
     #[cold]
     pub fn output_seen(&mut self, node: &Node) -> bool {
-        if node.control(node.rank, control::OUTPUT_BEHIND).load(Ordering::Acquire) == 0 {
-            self.output_gate = false;
+        if !self.awaits_output(node) {
             return true;
         }
         node.set(control::OUTPUT_AWAITED, 1);
