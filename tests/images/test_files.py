@@ -8,7 +8,7 @@ import time
 import pytest
 
 import harness
-from harness import MANY, came_about, slow, storm
+from harness import MANY, by_rank, came_about, slow, storm
 from image_files import kill_with_snapshots, reach_warm, warm
 from survival import began_from_images, every
 
@@ -282,3 +282,63 @@ def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did
     for file in sorted(calm.iterdir()):
         assert (directory / file.name).read_bytes() == file.read_bytes(), (file.name, result.describe())
     assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in calm.iterdir())
+
+
+# Each rank writes a place of a file, its own or all ranks', talks to others, and reads the place. The next step writes the
+# same place, or a new one; or the file's shared pointer says where.
+READS_BACK = """
+import sys
+import numpy as np
+from mpi4py import MPI
+world, directory, kind = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+alone = kind in ("same", "new")
+name, mode = f"{directory}/{kind}-{world.rank if alone else 0}", MPI.MODE_CREATE | MPI.MODE_RDWR
+file = MPI.File.Open(MPI.COMM_SELF if alone else world, name, mode)
+total, row = world.rank + 1, np.zeros(64, dtype="q")
+for step in range(60):
+    place = 512 * {"new": step, "shared": world.rank}.get(kind, 0)
+    row[:] = total + step
+    if kind == "pointer":
+        file.Write_shared(row)
+    else:
+        file.Write_at(place, row)
+    for _ in range(10):
+        total = (31 * total + world.sendrecv(total, (world.rank + 1) % world.size)) % 1000003
+    if kind != "pointer":
+        file.Read_at(place, row)
+        total = (31 * total + int(row.sum())) % 1000003
+file.Close()
+print("rank", world.rank, total)
+"""
+
+
+@pytest.mark.gate("auto-*", "pessimistic-same-images")
+@pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "pointer"])
+@pytest.mark.parametrize("protocol", ["auto", "pessimistic", slow("causal")])
+def test_what_is_read_and_overwritten_by_mpi_io_ends_the_job_rather_than_be_wrong(jobs, protocol, kind, images):
+    command = [harness.PYTHON, "-c", READS_BACK]
+    directories = [jobs.directory / name for name in ("calm", "struck")]
+    for directory in directories:
+        directory.mkdir()
+    calm = jobs.calm(3, *command, directories[0], kind)
+    options = [*images, "--fault", "rank=1,messages=700"]
+    result = jobs.run(3, *command, directories[1], kind, protocol=protocol, options=options)
+    assert result.of("failed"), result.describe()
+    if kind == "new" or result.code == 0:
+        assert by_rank(result.ok().out) == by_rank(calm.out)
+    else:
+        assert result.code == 119 and "what it has overwritten since" in result.errors, result.describe()
+    # From the beginning on a life repeats all that is lost; from an image mostly.
+    assert images or kind == "new" or result.code == 119
+
+
+def test_an_own_file_is_as_it_was_in_the_wave_where_all_go_back(jobs):
+    command = [harness.PYTHON, "-c", READS_BACK]
+    directories = [jobs.directory / name for name in ("calm", "struck")]
+    for directory in directories:
+        directory.mkdir()
+    calm = jobs.calm(3, *command, directories[0], "same")
+    options = [*every("20ms"), "--fault", "rank=1,messages=700"]
+    result = jobs.run(3, *command, directories[1], "same", protocol="blocking", options=options).ok()
+    assert by_rank(result.out) == by_rank(calm.out) and result.of("failed")

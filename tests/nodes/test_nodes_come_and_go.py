@@ -114,6 +114,8 @@ def test_nodes_wait_for_others_longer_than_their_lease(jobs, program):
     with Joined(job) as nodes:
         gone, _ = nodes.join(), nodes.join(1)
         assert all("takes part" in process.stderr.readline() for process in nodes.all)
+        told = ask(jobs, "checkpoint", job)
+        assert (told.code, "takes no commands now" in told.errors) == (2, True), told.describe()
         time.sleep(1)
         gone.kill()
         time.sleep(1.5)

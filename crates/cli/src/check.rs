@@ -84,9 +84,21 @@ fn why_not(file: &Path) -> Option<Refusal> {
         Ok(metadata) if !metadata.is_file() => Some(Refusal::new(126, format!("{shown} is not a file"))),
         Ok(_) if access(file, AccessFlags::X_OK).is_err() => Some(Refusal::new(
             126,
-            format!("{shown} is not executable; chmod +x it, or start its interpreter"),
+            format!("{shown} is not executable; {}", remedy(file)),
         )),
         Ok(_) => None,
+    }
+}
+
+/// What makes a program of this file.
+fn remedy(file: &Path) -> String {
+    let shown = file.display();
+    match file.extension().and_then(|extension| extension.to_str()) {
+        Some("py") => format!("start its interpreter: python3 {shown}"),
+        Some("c") => format!("compile it: mpicc {shown}"),
+        Some("cc" | "cpp" | "cxx" | "C") => format!("compile it: mpicxx {shown}"),
+        Some("f" | "F" | "f90" | "F90" | "f03" | "f08" | "F08") => format!("compile it: mpifort {shown}"),
+        _ => "chmod +x it, or start its interpreter".to_string(),
     }
 }
 
@@ -187,6 +199,20 @@ mod tests {
             let refusal = find_program(name.as_ref(), root, Some(path)).unwrap_err();
             // As root, a file without any execute bit is refused too.
             assert_eq!(refusal.code, code, "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_names_a_source_file_learns_how_to_make_a_program_of_it() {
+        for (name, expected) in [
+            ("heat.c", "mpicc heat.c"),
+            ("a.b.cpp", "mpicxx a.b.cpp"),
+            ("x.f90", "mpifort x.f90"),
+            ("pi.py", "python3 pi.py"),
+            ("run.sh", "chmod +x"),
+            ("program", "chmod +x"),
+        ] {
+            assert!(remedy(Path::new(name)).contains(expected), "{name}");
         }
     }
 

@@ -401,6 +401,17 @@ fn is_listed(number: u32) -> bool {
     jobs::list().is_ok_and(|jobs| jobs.iter().any(|other| other.number == number))
 }
 
+/// Whether this process runs a job: that takes commands from when all its nodes are there until it has ended.
+fn is_launcher(process: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    let program = words.next().and_then(|word| word.rsplit(|byte| *byte == b'/').next());
+    program == Some(b"resurgo".as_slice())
+        && words
+            .next()
+            .is_some_and(|word| [b"run".as_slice(), b"resume"].contains(&word))
+}
+
 /// The job with this number.
 fn find(jobs: Vec<Job>, number: &OsStr) -> Result<Job, String> {
     let wanted = number.to_str().and_then(|number| number.parse::<u32>().ok());
@@ -408,6 +419,9 @@ fn find(jobs: Vec<Job>, number: &OsStr) -> Result<Job, String> {
         let shown = one_line(&number.to_string_lossy());
         let none = || match wanted.and_then(jobs::owner) {
             Some(user) => format!("there is no job {shown} of yours: it belongs to user {user}"),
+            None if wanted.is_some_and(is_launcher) => {
+                format!("job {shown} takes no commands now: it is starting or ending; try again in a moment")
+            }
             None => format!("there is no job {shown}; resurgo ps lists them"),
         };
         wanted.and_then(suspend::renumbered).unwrap_or_else(none)

@@ -43,6 +43,7 @@ use crate::completion::{Completion, SendContext};
 use crate::doorbell;
 use crate::event_logger::EventLogger;
 use crate::log::{Entry, HeldMark, Progress, Reader};
+use crate::lost_reads;
 use crate::matching::{Matching, Receive, Unexpected};
 use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;

@@ -26,6 +26,7 @@ use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
 use crate::deeds;
 use crate::engine::images;
+use crate::lost_reads::{self, Inode};
 use crate::node::Node;
 
 /// This rank's phase, and the beginning of its life, in the node memory.
@@ -38,6 +39,7 @@ pub fn watch(node: &Node) {
     let began = node.control(node.rank, control::BEGAN_NS);
     BEGAN.store(std::ptr::from_ref(began).cast_mut(), Ordering::Release);
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
+    lost_reads::watch(node);
 }
 
 /// Whether former lives came further than this one.
@@ -57,7 +59,7 @@ fn repeats() -> bool {
 ///
 /// # Safety
 /// `path` ends with a zero.
-unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Option<(u64, u64)> {
+unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Option<Inode> {
     if !repeats() {
         return None;
     }
@@ -84,17 +86,60 @@ fn has_been_done_to(fd: c_int) -> bool {
     file.is_some_and(resurgo_image::is_mpi_file)
 }
 
+/// The regular file behind a descriptor.
+fn regular(fd: c_int) -> Option<Inode> {
+    // SAFETY: an all-zero stat is valid, and the kernel fills it.
+    unsafe {
+        let mut about: libc::stat = zeroed();
+        let is_regular = libc::fstat(fd, &mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG;
+        is_regular.then_some((about.st_dev, about.st_ino))
+    }
+}
+
+/// The file, if the MPI library opened it to write to it.
+fn mpi_file(fd: c_int) -> Option<Inode> {
+    lost_reads::has_files()
+        .then(|| regular(fd))?
+        .filter(|file| lost_reads::is_known(*file))
+}
+
+/// The MPI library reads or has read this.
+fn has_read(fd: c_int, from: libc::off_t, bytes: isize) {
+    if bytes > 0
+        && from >= 0
+        && let Some(file) = mpi_file(fd)
+    {
+        lost_reads::has_read(file, from as u64, bytes as u64);
+    }
+}
+
+/// The MPI library is about to write this, unless it `is_done`.
+///
+/// # Safety
+/// There are so many bytes.
+unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc::off_t, is_done: bool) {
+    if length > 0
+        && from >= 0
+        && let Some(file) = mpi_file(fd)
+    {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
+        lost_reads::will_write(fd, file, from as u64, bytes, is_done);
+    }
+}
+
 /// `open` has a mode only if it may make a file; then the mode comes in the same register.
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
     unsafe {
         // Do not cut off a file that a former life made: others have written to it.
         let fd = deeds::open_uncut(path, flags, mode);
-        if fd >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
-            let mut about: libc::stat = zeroed();
-            if libc::fstat(fd, &mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG {
-                resurgo_image::note_mpi_file((about.st_dev, about.st_ino));
-            }
+        if fd >= 0
+            && flags & libc::O_ACCMODE != libc::O_RDONLY
+            && let Some(file) = regular(fd)
+        {
+            resurgo_image::note_mpi_file(file);
+            lost_reads::has_opened(CStr::from_ptr(path).to_bytes(), file);
         }
         fd
     }
@@ -120,17 +165,82 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
 }
 
 pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, offset: libc::off_t) -> isize {
-    if has_been_done_to(fd) {
-        return length as isize;
-    }
+    let is_done = has_been_done_to(fd);
     // SAFETY: as the caller calls it.
-    unsafe { libc::pwrite(fd, bytes, length, offset) }
+    unsafe {
+        will_write(fd, bytes, length, offset, is_done);
+        match is_done {
+            true => length as isize,
+            false => libc::pwrite(fd, bytes, length, offset),
+        }
+    }
+}
+
+pub unsafe extern "C" fn pread(fd: c_int, bytes: *mut c_void, length: usize, offset: libc::off_t) -> isize {
+    // SAFETY: as the caller calls it.
+    let got = unsafe { libc::pread(fd, bytes, length, offset) };
+    has_read(fd, offset, got);
+    got
+}
+
+/// The MPI library reads from sockets and pipes, too: those have no offset.
+pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> isize {
+    // SAFETY: as the caller calls it; asks for an offset.
+    unsafe {
+        let got = libc::read(fd, bytes, length);
+        if got > 0 {
+            has_read(fd, libc::lseek(fd, 0, libc::SEEK_CUR) - got as libc::off_t, got);
+        }
+        got
+    }
+}
+
+/// Locks of files: the library reads and writes back whole blocks under one.
+pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int {
+    // SAFETY: as the caller calls it: these have a lock as their argument.
+    unsafe {
+        let done = libc::fcntl(fd, what, argument);
+        if done == 0 && [libc::F_SETLK, libc::F_SETLKW].contains(&what) {
+            lost_reads::has_locked((*(argument as *const libc::flock)).l_type == libc::F_WRLCK as libc::c_short);
+        }
+        done
+    }
+}
+
+/// Nonblocking reads and writes of files.
+pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
+    // SAFETY: as the caller calls it.
+    unsafe {
+        has_read(
+            (*request).aio_fildes,
+            (*request).aio_offset,
+            (*request).aio_nbytes as isize,
+        );
+        libc::aio_read(request)
+    }
+}
+
+pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
+    // SAFETY: as the caller calls it.
+    unsafe {
+        let about = &*request;
+        will_write(
+            about.aio_fildes,
+            about.aio_buf,
+            about.aio_nbytes,
+            about.aio_offset,
+            false,
+        );
+        libc::aio_write(request)
+    }
 }
 
 pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
     // SAFETY: moves an offset of the caller's, or as the caller calls it.
     unsafe {
-        if has_been_done_to(fd) && libc::lseek(fd, length as libc::off_t, libc::SEEK_CUR) >= 0 {
+        let is_done = has_been_done_to(fd);
+        will_write(fd, bytes, length, libc::lseek(fd, 0, libc::SEEK_CUR), is_done);
+        if is_done && libc::lseek(fd, length as libc::off_t, libc::SEEK_CUR) >= 0 {
             return length as isize;
         }
         libc::write(fd, bytes, length)
@@ -140,11 +250,16 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -
 /// The function that the MPI library's import of this name is pointed to.
 pub fn replacement(import: &CStr) -> Option<usize> {
     match import.to_bytes() {
-        b"open" | b"open64" => Some(open as *const () as usize),
         b"ftruncate" | b"ftruncate64" => Some(ftruncate as *const () as usize),
         b"unlink" => Some(unlink as *const () as usize),
+        b"open" | b"open64" => Some(open as *const () as usize),
         b"pwrite" | b"pwrite64" => Some(pwrite as *const () as usize),
         b"write" => Some(write as *const () as usize),
+        b"pread" | b"pread64" => Some(pread as *const () as usize),
+        b"read" => Some(read as *const () as usize),
+        b"fcntl" | b"fcntl64" => Some(fcntl as *const () as usize),
+        b"aio_read" | b"aio_read64" => Some(aio_read as *const () as usize),
+        b"aio_write" | b"aio_write64" => Some(aio_write as *const () as usize),
         _ => None,
     }
 }

@@ -20,6 +20,7 @@ mod info;
 mod knowledge;
 mod leaving;
 mod log;
+mod lost_reads;
 mod matching;
 mod message;
 mod node;

@@ -274,6 +274,9 @@ pub mod control {
         /// When the rank last went to sleep outside of a replay: 1 + the rank that its oldest receive was from; 0: from
         /// any, or it had none.
         Rank Life AWAITS: u64 = 4040;
+        /// 1 + the last image, by this rank's own count, after which the rank has read by MPI-IO what it has overwritten since;
+        /// 0: there is none such. Lives that begin from it, or before, would read something else.
+        Rank Run LOST_READS: u64 = 4048;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
@@ -709,11 +712,14 @@ mod tests {
     fn a_life_clears_what_the_rank_said_of_itself_and_nothing_else() {
         let cleared = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
         let names: Vec<&str> = cleared.map(|field| field.name).collect();
-        let all = "PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
+        let all = "PROCESSOR PHASE THREADS DELIVERIES DELIVERED_BYTES KILLED_NS REPLAY_DELIVERIES FIRST_DELIVERY_NS CAUGHT_UP_NS REPLAYED_NS \
                    COLLECTED_NS COLLECTING_NS BUFFERED WAITS_FOR OUTPUT_AWAITED HELD ATTACHED BELL WRITES STABLE FINALIZE_FAILED \
                    REPORT REPORT_CODE AWAITS SIZES";
         assert_eq!(names, all.split_whitespace().collect::<Vec<_>>());
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
-        assert_eq!(per_rank.map(|field| field.name).collect::<Vec<_>>(), ["GROUP", "COSTS"]);
+        assert_eq!(
+            per_rank.map(|field| field.name).collect::<Vec<_>>(),
+            ["GROUP", "LOST_READS", "COSTS"]
+        );
     }
 }

@@ -91,7 +91,11 @@ pub fn read(options: &mut Options, arguments: Vec<OsString>, is_resume: bool) ->
         }
         let more = program_words(&mut words, &mut program.arguments);
         if program.arguments.is_empty() && !is_resume {
-            return Err("no program given; try: resurgo run -n 4 ./program".to_string());
+            let words = match options.programs.is_empty() {
+                true => "no program given; try: resurgo run -n 4 ./program",
+                false => "no program follows the last colon; try: resurgo run -n 1 ./one : -n 3 ./other",
+            };
+            return Err(words.to_string());
         }
         options.programs.push(program);
         if !more {

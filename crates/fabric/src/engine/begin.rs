@@ -21,6 +21,9 @@ impl Engine {
     pub(super) fn begin(&mut self, from: From) {
         let began_ns = monotonic_ns();
         let began = trace::now();
+        if self.node.replays() {
+            lost_reads::begin(&self.node);
+        }
         self.peers.abandon_connections();
         self.node.find_servers();
         direct::begin_life(&self.node);
