@@ -48,7 +48,7 @@ files() {
         echo "644 $file share/resurgo/$file"
     done
     # What `resurgo bench` needs, in the places that it has here.
-    for file in bench/figures/*.py bench/programs/*.c bench/programs/Makefile; do
+    for file in bench/figures/*.py bench/programs/*.c bench/programs/*.h bench/programs/Makefile; do
         echo "644 $file share/resurgo/$file"
     done
     for name in cluster contenders kills machine paper pingpong plot report svg; do

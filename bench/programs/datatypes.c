@@ -8,6 +8,7 @@
 //     fence:BYTES:PUTS                 contiguous puts between two fences; one put
 //     flush:BYTES:PUTS                 contiguous puts under a lock, then a flush; one put
 #include "check.h"
+#include "to_and_fro.h"
 #include <stddef.h>
 
 typedef struct {
@@ -28,16 +29,10 @@ static MPI_Datatype mixed_type(void)
 }
 
 // The seconds of `iterations` round trips, for each of them and each way.
-static double to_and_fro(int rank, char *buffer, int count, MPI_Datatype type, long iterations)
+static double way(int rank, char *buffer, int count, MPI_Datatype type, long iterations)
 {
     double start = MPI_Wtime();
-    for (long i = 0; i < iterations; i++) {
-        if (rank == 0)
-            MPI_Send(buffer, count, type, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(buffer, count, type, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        if (rank == 1)
-            MPI_Send(buffer, count, type, 0, 0, MPI_COMM_WORLD);
-    }
+    to_and_fro(rank, buffer, count, type, iterations);
     return (MPI_Wtime() - start) / (double)iterations / 2;
 }
 
@@ -74,7 +69,7 @@ static void messages(int rank, const char *name, long count, MPI_Datatype type, 
     if (rank == 0)
         printf("%s", name);
     for (long batch = 0; batch < batches; batch++) {
-        double half = to_and_fro(rank, buffer, (int)count, type, iterations);
+        double half = way(rank, buffer, (int)count, type, iterations);
         if (rank == 0)
             printf(" %.4f", half * 1e6);
     }

@@ -3,17 +3,7 @@
 // Other ranks wait in the barrier at the end.
 //   pingpong BATCHES BYTES:ITERATIONS...
 #include "check.h"
-
-static void exchange(int rank, char *buffer, int bytes, long iterations)
-{
-    for (long i = 0; i < iterations; i++) {
-        if (rank == 0)
-            MPI_Send(buffer, bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(buffer, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        if (rank == 1)
-            MPI_Send(buffer, bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
-    }
-}
+#include "to_and_fro.h"
 
 int main(int argc, char **argv)
 {
@@ -29,10 +19,10 @@ int main(int argc, char **argv)
         long bytes = strtol(argv[i], &rest, 0), iterations = strtol(rest + 1, NULL, 0);
         char *buffer = allocate((size_t)bytes);
         fill(buffer, (size_t)bytes, (uint64_t)i);
-        exchange(rank, buffer, (int)bytes, iterations / 10 + 2);
+        to_and_fro(rank, buffer, (int)bytes, MPI_BYTE, iterations / 10 + 2);
         for (long batch = 0; batch < batches; batch++) {
             double start = MPI_Wtime();
-            exchange(rank, buffer, (int)bytes, iterations);
+            to_and_fro(rank, buffer, (int)bytes, MPI_BYTE, iterations);
             half[batch] = (MPI_Wtime() - start) / (double)iterations / 2;
         }
         CHECK(first_wrong(buffer, (size_t)bytes, (uint64_t)i) < 0, "%ld bytes came back changed", bytes);

@@ -3,6 +3,7 @@
 // send to and fro. Prints a line for each part: megabytes a second of the windows, and half of a round trip in µs.
 //   window BYTES ROUNDS PARTS
 #include "check.h"
+#include "to_and_fro.h"
 
 enum { WINDOW = 64 };
 
@@ -20,17 +21,6 @@ static void windows(int rank, char *buffer, int bytes, long rounds)
             MPI_Recv(NULL, 0, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         else
             MPI_Send(NULL, 0, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
-    }
-}
-
-static void to_and_fro(int rank, char *buffer, int bytes, long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        if (rank == 0)
-            MPI_Send(buffer, bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
-        MPI_Recv(buffer, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        if (rank == 1)
-            MPI_Send(buffer, bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD);
     }
 }
 
@@ -52,7 +42,7 @@ int main(int argc, char **argv)
         double wide = MPI_Wtime() - begun;
         MPI_Barrier(MPI_COMM_WORLD);
         begun = MPI_Wtime();
-        to_and_fro(rank, buffer, bytes, 10 * rounds);
+        to_and_fro(rank, buffer, bytes, MPI_BYTE, 10 * rounds);
         double late = MPI_Wtime() - begun;
         if (rank == 0)
             printf("%.3f %.3f\n", 1e-6 * bytes * WINDOW * (double)rounds / wide, 1e6 * late / (20 * (double)rounds));
