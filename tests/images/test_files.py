@@ -285,19 +285,19 @@ def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did
 
 
 # Each rank writes a place of a file, its own or all ranks', talks to others, and reads the place. The next step writes the
-# same place, or a new one; or the file's shared pointer says where.
+# same place, or a new one, or behind the end of the file; or the file's shared pointer says where.
 READS_BACK = """
 import sys
 import numpy as np
 from mpi4py import MPI
 world, directory, kind = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
-alone = kind in ("same", "new")
+alone = kind in ("same", "new", "end", "large")
 name, mode = f"{directory}/{kind}-{world.rank if alone else 0}", MPI.MODE_CREATE | MPI.MODE_RDWR
 file = MPI.File.Open(MPI.COMM_SELF if alone else world, name, mode)
-total, row = world.rank + 1, np.zeros(64, dtype="q")
+total, row = world.rank + 1, np.zeros(5 << 20 if kind == "large" else 64, dtype="q")
 for step in range(60):
-    place = 512 * {"new": step, "shared": world.rank}.get(kind, 0)
-    row[:] = total + step
+    place = file.Get_size() if kind == "end" else 512 * {"new": step, "shared": world.rank}.get(kind, 0)
+    row[:] = (total + step) * (0x10203040506 if kind == "large" else 1)
     if kind == "pointer":
         file.Write_shared(row)
     else:
@@ -306,39 +306,55 @@ for step in range(60):
         total = (31 * total + world.sendrecv(total, (world.rank + 1) % world.size)) % 1000003
     if kind != "pointer":
         file.Read_at(place, row)
-        total = (31 * total + int(row.sum())) % 1000003
+        total = (31 * total + int(row.sum()) + place) % 1000003
 file.Close()
 print("rank", world.rank, total)
 """
 
 
-@pytest.mark.gate("auto-*", "pessimistic-same-images")
-@pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
-@pytest.mark.parametrize("kind", ["same", "new", "shared", "pointer"])
-@pytest.mark.parametrize("protocol", ["auto", "pessimistic", slow("causal")])
-def test_what_is_read_and_overwritten_by_mpi_io_ends_the_job_rather_than_be_wrong(jobs, protocol, kind, images):
-    command = [harness.PYTHON, "-c", READS_BACK]
+def read_back(jobs, kind, protocol, images):
+    """The results of an undisturbed run, and of one in which a rank fails."""
     directories = [jobs.directory / name for name in ("calm", "struck")]
     for directory in directories:
         directory.mkdir()
-    calm = jobs.calm(3, *command, directories[0], kind)
+    program = [harness.PYTHON, "-c", READS_BACK]
+    calm = jobs.calm(3, *program, directories[0], kind)
     options = [*images, "--fault", "rank=1,messages=700"]
-    result = jobs.run(3, *command, directories[1], kind, protocol=protocol, options=options)
+    result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
     assert result.of("failed"), result.describe()
+    return calm, result
+
+
+IMAGES = pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
+
+
+@pytest.mark.gate("auto-*", "blocking-pointer-images", "chandy-lamport-shared-images", "group-end-images")
+@IMAGES
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer"])
+@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
+def test_what_mpi_io_overwrites_is_undone_where_all_return(jobs, protocol, kind, images):
+    calm, result = read_back(jobs, kind, protocol, images)
+    assert by_rank(result.ok().out) == by_rank(calm.out), result.describe()
+
+
+@pytest.mark.slow
+def test_more_than_a_rank_can_undo_ends_the_job_rather_than_be_wrong(jobs):
+    calm, result = read_back(jobs, "large", "blocking", every("20ms"))
+    if result.code == 0:
+        assert by_rank(result.out) == by_rank(calm.out)
+    else:
+        assert result.code == 1 and "what it has overwritten since" in result.errors, result.describe()
+
+
+@pytest.mark.gate("pessimistic-same-images")
+@IMAGES
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "pointer"])
+@pytest.mark.parametrize("protocol", ["pessimistic", slow("causal")])
+def test_what_is_read_and_overwritten_by_mpi_io_ends_the_job_rather_than_be_wrong(jobs, protocol, kind, images):
+    calm, result = read_back(jobs, kind, protocol, images)
     if kind == "new" or result.code == 0:
         assert by_rank(result.ok().out) == by_rank(calm.out)
     else:
         assert result.code == 119 and "what it has overwritten since" in result.errors, result.describe()
     # From the beginning on a life repeats all that is lost; from an image mostly.
     assert images or kind == "new" or result.code == 119
-
-
-def test_an_own_file_is_as_it_was_in_the_wave_where_all_go_back(jobs):
-    command = [harness.PYTHON, "-c", READS_BACK]
-    directories = [jobs.directory / name for name in ("calm", "struck")]
-    for directory in directories:
-        directory.mkdir()
-    calm = jobs.calm(3, *command, directories[0], "same")
-    options = [*every("20ms"), "--fault", "rank=1,messages=700"]
-    result = jobs.run(3, *command, directories[1], "same", protocol="blocking", options=options).ok()
-    assert by_rank(result.out) == by_rank(calm.out) and result.of("failed")

@@ -563,7 +563,10 @@ plain! {
 }
 
 /// The mode comes in the same register, even where there is none.
-unsafe extern "C" fn open(path: Place, flags: c_int, mode: mode_t) -> c_int {
+///
+/// # Safety
+/// The path ends with a zero.
+pub unsafe extern "C" fn open(path: Place, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: as the caller calls it.
     unsafe { open_here(path, flags, mode, libc::O_TRUNC) }
 }

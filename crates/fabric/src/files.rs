@@ -20,18 +20,24 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
 use crate::deeds;
 use crate::engine::images;
-use crate::lost_reads::{self, Inode};
+use crate::lost_reads;
 use crate::node::Node;
+use crate::undo;
+use resurgo_wire::undo::Inode;
 
 /// This rank's phase, and the beginning of its life, in the node memory.
 static PHASE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 static BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+/// A later life repeats what former ones did.
+static REPLAYS: AtomicBool = AtomicBool::new(false);
+/// Images of ranks are not of one moment: none has the content of a file that fits all.
+static APART: AtomicBool = AtomicBool::new(false);
 
 /// From here on leaves out calls, depending on what this rank does.
 pub fn watch(node: &Node) {
@@ -40,6 +46,15 @@ pub fn watch(node: &Node) {
     BEGAN.store(std::ptr::from_ref(began).cast_mut(), Ordering::Release);
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
     lost_reads::watch(node);
+    undo::watch(node);
+    REPLAYS.store(node.replays(), Ordering::Relaxed);
+    APART.store(node.replays() || node.waves_pass || node.in_groups, Ordering::Relaxed);
+}
+
+/// Image `number` of this process is being taken.
+pub fn note_image(number: u64) {
+    lost_reads::note_image(number);
+    undo::note_image(number);
 }
 
 /// Whether former lives came further than this one.
@@ -125,6 +140,9 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
         // SAFETY: as the caller says.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
         lost_reads::will_write(fd, file, from as u64, bytes, is_done);
+        if !is_done {
+            undo::will_write(fd, file, from as u64, bytes);
+        }
     }
 }
 
@@ -132,13 +150,19 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
     unsafe {
-        // Do not cut off a file that a former life made: others have written to it.
-        let fd = deeds::open_uncut(path, flags, mode);
+        let replays = REPLAYS.load(Ordering::Relaxed);
+        let fd = match replays {
+            // Do not cut off a file that a former life made: others have written to it.
+            true => deeds::open_uncut(path, flags, mode),
+            false => deeds::open(path, flags, mode),
+        };
         if fd >= 0
             && flags & libc::O_ACCMODE != libc::O_RDONLY
             && let Some(file) = regular(fd)
         {
-            resurgo_image::note_mpi_file(file);
+            if APART.load(Ordering::Relaxed) {
+                resurgo_image::note_mpi_file(file);
+            }
             lost_reads::has_opened(CStr::from_ptr(path).to_bytes(), file);
         }
         fd
@@ -148,6 +172,11 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
 pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
     if has_been_done_to(fd) {
         return 0;
+    }
+    if length >= 0
+        && let Some(file) = mpi_file(fd)
+    {
+        undo::will_cut(fd, file, length as u64);
     }
     // SAFETY: as the caller calls it.
     unsafe { libc::ftruncate(fd, length) }

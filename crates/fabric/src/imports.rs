@@ -46,6 +46,8 @@ const MPI: [&[u8]; 3] = [b"libmpi.so", b"libmpi_abi.so", b"libmpich.so"];
 static PATCHED: [AtomicUsize; 4096] = [const { AtomicUsize::new(0) }; 4096];
 static ADDED: AtomicU64 = AtomicU64::new(0);
 static REPLAYS: AtomicBool = AtomicBool::new(false);
+/// What the MPI library does to files is looked at.
+static WATCHES: AtomicBool = AtomicBool::new(false);
 static PATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Points the MPI library's imports of `time` and `getpid` to constants: a time of the job's own and a number per rank.
@@ -56,7 +58,8 @@ pub fn redirect(node: &Node) {
     TIME.store(job as i64, Ordering::Relaxed);
     PID.store(node.rank as i64 + 1, Ordering::Relaxed);
     REPLAYS.store(node.replays(), Ordering::Relaxed);
-    if node.replays() {
+    WATCHES.store(node.replays() || node.undo().is_some(), Ordering::Relaxed);
+    if WATCHES.load(Ordering::Relaxed) {
         files::watch(node);
     }
     deeds::watch(node);
@@ -111,10 +114,13 @@ unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _
         if is_mpi(file) {
             patch(info, |import| match import.to_bytes() {
                 // A rank that repeats no messages may send others.
-                _ if !REPLAYS.load(Ordering::Relaxed) => deeds::replacement(import),
-                b"time" => Some(fixed_time as *const () as usize),
-                b"getpid" => Some(fixed_pid as *const () as usize),
-                _ => files::replacement(import),
+                b"time" if REPLAYS.load(Ordering::Relaxed) => Some(fixed_time as *const () as usize),
+                b"getpid" if REPLAYS.load(Ordering::Relaxed) => Some(fixed_pid as *const () as usize),
+                _ if REPLAYS.load(Ordering::Relaxed) => files::replacement(import),
+                _ if WATCHES.load(Ordering::Relaxed) => {
+                    files::replacement(import).or_else(|| deeds::replacement(import))
+                }
+                _ => deeds::replacement(import),
             });
         } else if !STAY.iter().any(|stays| file.starts_with(stays)) {
             patch(info, deeds::replacement);

@@ -31,6 +31,7 @@ mod rma;
 mod socket;
 mod survivors;
 mod trace;
+mod undo;
 
 use ofi::{Call, FiProvider};
 use std::cell::UnsafeCell;

@@ -16,12 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_image::Guard;
-use resurgo_wire::node_memory::control;
+use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, control};
+use resurgo_wire::undo::{self, Inode};
 
 use crate::node::Node;
-
-/// Device and inode.
-pub type Inode = (u64, u64);
 
 /// Most places that are kept apart; more of one file become a single one.
 const MOST: usize = 512;
@@ -31,11 +29,9 @@ const KEPT: u64 = 8;
 const CHUNK: usize = 64 << 10;
 /// Most files that are known; of more, the first ones are forgotten.
 const MOST_FILES: usize = 256;
-/// In the name of a file in which ROMIO keeps a shared file pointer.
-const POINTER: &[u8] = b".shfp.";
 
-/// Images of this process so far; each of them contains its own number.
-static IMAGES: AtomicU64 = AtomicU64::new(0);
+/// Number of this process's last image; each image contains its own.
+static IMAGE: AtomicU64 = AtomicU64::new(0);
 /// 1 + the last image that counts no more, in the node memory.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The MPI library holds a lock.
@@ -60,8 +56,8 @@ struct Place {
     file: Inode,
     from: u64,
     to: u64,
-    /// Images at the time of the read.
-    images: u64,
+    /// The last image at the time of the read.
+    image: u64,
     /// Messages that the rank had received.
     deliveries: u64,
 }
@@ -90,7 +86,7 @@ impl Seen {
         match self.places.iter_mut().find(|old| touches(old)) {
             Some(old) => {
                 (old.from, old.to) = (old.from.min(new.from), old.to.max(new.to));
-                old.images = new.images;
+                old.image = new.image;
             }
             None => self.places.push(new),
         }
@@ -105,7 +101,7 @@ impl Seen {
             file,
             from: one.from.min(other.from),
             to: one.to.max(other.to),
-            images: one.images.max(other.images),
+            image: one.image.max(other.image),
             deliveries: 0,
         });
         self.places.retain(|place| place.file != file);
@@ -114,7 +110,7 @@ impl Seen {
         self.places.extend(all);
     }
 
-    /// This is about to be written. The images at the last read of a part of it, if there was one.
+    /// This is about to be written. The image at the last read of a part of it, if there was one.
     fn will_write(&mut self, file: Inode, from: u64, to: u64) -> Option<u64> {
         if let Some(last) = self.last.take()
             && !(last.file == file && last.from <= from && to <= last.to && last.deliveries != deliveries())
@@ -122,7 +118,7 @@ impl Seen {
             self.add(last);
         }
         let touched = |place: &&Place| place.file == file && place.from < to && from < place.to;
-        self.places.iter().filter(touched).map(|place| place.images).max()
+        self.places.iter().filter(touched).map(|place| place.image).max()
     }
 }
 
@@ -147,7 +143,7 @@ pub fn has_opened(name: &[u8], inode: Inode) {
         seen.files.drain(..more);
         seen.files.push(File {
             inode,
-            holds_pointer: name.windows(POINTER.len()).any(|part| part == POINTER),
+            holds_pointer: undo::holds_pointer(name),
         });
     }
     HAS_FILES.store(true, Ordering::Relaxed);
@@ -184,7 +180,7 @@ pub fn has_read(file: Inode, from: u64, bytes: u64) {
         file,
         from,
         to: from + bytes,
-        images: IMAGES.load(Ordering::Relaxed),
+        image: IMAGE.load(Ordering::Relaxed),
         deliveries: deliveries(),
     };
     seen().has_read(place);
@@ -193,19 +189,19 @@ pub fn has_read(file: Inode, from: u64, bytes: u64) {
 /// The MPI library is about to write this. `is_done`: a former life has written it, and this one does not.
 pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool) {
     let _guard = Guard::new();
-    let (mut seen, now) = (seen(), IMAGES.load(Ordering::Relaxed));
+    let (mut seen, now) = (seen(), IMAGE.load(Ordering::Relaxed));
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
-    let images = match seen.file(file).is_some_and(|file| file.holds_pointer) {
+    let image = match seen.file(file).is_some_and(|file| file.holds_pointer) {
         true => Some(now),
         false => read.filter(|_| !has(fd, from, bytes)),
     };
-    let images = images.filter(|_| !is_done);
+    let image = image.filter(|_| !is_done);
     // SAFETY: the node memory stays mapped, in the same place in every life.
-    if let Some(images) = images
+    if let Some(image) = image
         && let Some(lost) = unsafe { LOST.load(Ordering::Acquire).as_ref() }
     {
-        lost.fetch_max(images + 1, Ordering::SeqCst);
+        lost.fetch_max(image + 1, Ordering::SeqCst);
     }
 }
 
@@ -219,33 +215,29 @@ fn has(fd: RawFd, from: u64, bytes: &[u8]) -> bool {
     })
 }
 
-/// An image of this process is being taken.
-pub fn note_image() {
-    let images = IMAGES.fetch_add(1, Ordering::Relaxed) + 1;
+/// Image `number` of this process is being taken.
+pub fn note_image(number: u64) {
+    IMAGE.store(number, Ordering::Relaxed);
     let mut seen = seen();
     if let Some(last) = seen.last.take() {
         seen.add(last);
     }
-    seen.places.retain(|place| place.images + KEPT >= images);
+    seen.places.retain(|place| place.image + KEPT >= number);
 }
 
-/// A life begins, with what the process knows: of the image, or nothing. Ends the job if it would read what is lost.
+/// A life begins, with what the process knows: of the image, or nothing. Ends it if it would read what is lost. Where all
+/// begin together the agents have undone what was written, or have said that they cannot.
 pub fn begin(node: &Node) {
     let lost = node.control(node.rank, control::LOST_READS);
-    let images = IMAGES.load(Ordering::Relaxed);
-    if lost.load(Ordering::SeqCst) <= images {
+    let is_alone = !node.begins_together() || node.is_inside(node.rank);
+    if !is_alone || lost.load(Ordering::SeqCst) <= IMAGE.load(Ordering::Relaxed) {
         return;
     }
-    if images == 0 && node.begins_together() && !node.is_inside(node.rank) {
-        // The whole program runs anew, and not one group of its ranks.
-        lost.store(0, Ordering::SeqCst);
-        return;
-    }
-    node.report(&format!(
-        "rank {} has read by MPI-IO what it has overwritten since, or used a shared file pointer. When it repeats that, it would \
-         get other data, so it cannot be recovered; docs/guide/recovery.md, section Files, says what helps",
-        node.rank
-    ));
+    let code = match node.undo() {
+        Some(_) => EXIT_DIVERGED,
+        None => EXIT_REPORT,
+    };
+    node.report_and_exit(&undo::lost_reads(node.rank), code)
 }
 
 #[cfg(test)]
@@ -262,12 +254,12 @@ mod tests {
         }
     }
 
-    fn place(from: u64, to: u64, images: u64) -> Place {
+    fn place(from: u64, to: u64, image: u64) -> Place {
         Place {
             file: FILE,
             from,
             to,
-            images,
+            image,
             deliveries: 1,
         }
     }

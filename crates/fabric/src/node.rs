@@ -179,6 +179,7 @@ impl Node {
             spills: page.get(header::SPILL) != 0,
             piggybacks: protocol.piggybacks(page.get(header::TOLERATE_NODE) != 0),
             trace_records: page.get(header::TRACE_RECORDS) as usize,
+            undoes: page.get(header::UNDOES) != 0,
         };
         if rank >= size
             || page.get(header::ARENA_BASE) as usize != layout.arena_base()
@@ -587,6 +588,13 @@ impl Node {
         unsafe { self.base.add(self.layout.arena(self.rank) + self.layout.deeds()) }
     }
 
+    /// Start of this rank's undo log ([`resurgo_wire::undo`]), if it has one.
+    pub fn undo(&self) -> Option<*mut u8> {
+        // SAFETY: inside the mapping.
+        let start = || unsafe { self.base.add(self.layout.arena(self.rank) + self.layout.undo()) };
+        self.layout.undoes.then(start)
+    }
+
     /// This life begins together with those of all other ranks: they return to a wave.
     pub fn begins_together(&self) -> bool {
         self.control(self.rank, control::TOGETHER).load(Ordering::Acquire) != 0
@@ -676,6 +684,7 @@ pub mod tests {
             spills: true,
             piggybacks: true,
             trace_records: 0,
+            undoes: true,
         };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place of this test alone.

@@ -40,6 +40,7 @@ mod survivors;
 mod suspend;
 mod trace;
 mod tunnels;
+mod undo;
 mod vain;
 mod vouched;
 mod waits;

@@ -25,3 +25,4 @@ pub mod store;
 pub mod survivors;
 pub mod text;
 pub mod trace;
+pub mod undo;

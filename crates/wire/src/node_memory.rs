@@ -31,7 +31,7 @@ pub use pages::Pages;
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -140,6 +140,8 @@ pub mod header {
         Agent Memory NEWS_OF_FAILURES: u64 = SURVIVORS.at + 8;
         /// Records that the ring of each rank has room for; 0: there are no rings ([`crate::trace`]).
         Agent Memory TRACE_RECORDS: u64 = NEWS_OF_FAILURES.at + 8;
+        /// 1: each rank has an undo log ([`crate::undo`]).
+        Agent Memory UNDOES: u32 = TRACE_RECORDS.at + 8;
     }
 }
 
@@ -274,8 +276,9 @@ pub mod control {
         /// When the rank last went to sleep outside of a replay: 1 + the rank that its oldest receive was from; 0: from
         /// any, or it had none.
         Rank Life AWAITS: u64 = 4040;
-        /// 1 + the last image, by this rank's own count, after which the rank has read by MPI-IO what it has overwritten since;
-        /// 0: there is none such. Lives that begin from it, or before, would read something else.
+        /// 1 + the last image (by its number; 0 is the beginning) after which the rank has read by MPI-IO what it has overwritten
+        /// since; 0: there is none such. Lives that begin from it, or before, would read something else, unless the agent
+        /// has undone what was written.
         Rank Run LOST_READS: u64 = 4048;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
@@ -358,6 +361,8 @@ pub struct Layout {
     pub piggybacks: bool,
     /// Records in the ring of each rank's trace; 0: the job is not traced.
     pub trace_records: usize,
+    /// All ranks can return to a wave: an arena has an undo log.
+    pub undoes: bool,
 }
 
 /// Offsets inside one arena. The owner writes; everyone reads.
@@ -388,6 +393,7 @@ pub struct Layout {
 /// spill table   per serial a `u32`: 1 + segment number in the spill file, 0: not spilled; only with such a file
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// deeds         what this rank has made and removed in the file system: see [`deeds`]
+/// undo          what this rank's MPI library has overwritten in files: see [`crate::undo`]
 /// trace         the ring of what this rank does, if the job is traced: see [`crate::trace`]
 /// segments      log_segments × SEGMENT bytes
 /// ```
@@ -590,9 +596,13 @@ impl Layout {
     pub const fn deeds(&self) -> usize {
         self.knowledge(2)
     }
+    /// Offset of the undo log in an arena, a multiple of a page.
+    pub const fn undo(&self) -> usize {
+        page_up(self.deeds() + deeds::BYTES)
+    }
     /// Offset of the ring of the trace in an arena, a multiple of a page.
     pub const fn trace(&self) -> usize {
-        page_up(self.deeds() + deeds::BYTES)
+        self.undo() + if self.undoes { crate::undo::BYTES } else { 0 }
     }
     /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
@@ -651,6 +661,7 @@ mod tests {
         let plain = Layout {
             spills: false,
             piggybacks: false,
+            undoes: false,
             ..all
         };
         assert!(all.total() > 4 * (3 << 29));
@@ -664,6 +675,7 @@ mod tests {
             spills: true,
             piggybacks: true,
             trace_records: 0,
+            undoes: true,
         }
     }
 

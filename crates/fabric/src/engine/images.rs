@@ -167,7 +167,9 @@ impl Engine {
     /// Image `number` of this rank is being taken; its notes in the node memory go to `slot`.
     pub(super) fn note_image(&mut self, number: u64, slot: usize) {
         self.note_counts(slot);
-        crate::lost_reads::note_image();
+        if number > 0 {
+            crate::files::note_image(number);
+        }
         if self.node.waves_pass {
             return self.note_cut(number);
         }

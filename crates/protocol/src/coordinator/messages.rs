@@ -402,6 +402,11 @@ pub enum Command {
     },
     /// Begin all shared state of ranks, and their PMI, anew.
     Reset,
+    /// All ranks return to this wave, or to the beginning (0), and none has a process: undo what their MPI libraries have
+    /// overwritten in files since.
+    Undo {
+        number: u64,
+    },
     /// Empty the logs between these ranks, which send again what was there.
     CutInside {
         ranks: Vec<Rank>,
@@ -587,6 +592,7 @@ impl Command {
             | Command::ForgetTransit { .. }
             | Command::CollectTransit { .. }
             | Command::Reset
+            | Command::Undo { .. }
             | Command::CutInside { .. }
             | Command::EmptyLogs
             | Command::LogsOfWave { .. }

@@ -232,6 +232,9 @@ impl Coordinator {
         this.chosen = wave;
         let (members, asked) = (this.members.clone(), this.asked);
         self.leave_later(wave, asked);
+        if !self.is_hierarchical() {
+            self.tell(Command::Undo { number: wave });
+        }
         if wave == 0 && !self.prepare_beginning(unit) {
             return;
         }
@@ -338,6 +341,7 @@ impl Coordinator {
             self.collect_files(unit, |_| true);
             self.forget_copies(unit, |_| false);
         }
+        self.tell(Command::Undo { number: 0 });
         self.tell(Command::Reset);
         for unit in 0..self.units.len() {
             let this = &mut self.units[unit];

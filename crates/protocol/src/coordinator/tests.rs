@@ -379,10 +379,16 @@ fn a_wave_that_all_return_to_is_written_down_anew_if_a_newer_one_was() {
     after(&mut job, ended(0, 1));
     after(&mut job, Fact::Return { rank: 0 });
     let newest = after(&mut job, ended(1, 1));
+    assert_eq!(
+        newest.first(),
+        Some(&Command::Undo { number: 2 }),
+        "before anything begins"
+    );
     assert_eq!(begins(&newest), [(0, From::File(2)), (1, From::File(2))]);
     let is_record = |command: &Command| matches!(command, Command::Record { .. } | Command::ForgetRecord);
     assert!(!newest.iter().any(is_record), "{newest:?}");
     let older = return_from(&mut job, 2);
+    assert!(older.contains(&Command::Undo { number: 1 }));
     assert_eq!(begins(&older), [(0, From::File(1)), (1, From::File(1))]);
     assert!(
         !older.iter().any(is_record),

@@ -151,6 +151,7 @@ impl NodeMemory {
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
         self.set_header(header::SURVIVORS, job.survivors())?;
         self.set_header(header::TRACE_RECORDS, layout.trace_records as u64)?;
+        self.set_header(header::UNDOES, u32::from(layout.undoes))?;
         let words = job.services.iter().flat_map(|service| service.to_words());
         for (at, word) in words.enumerate() {
             self.set_header(header::SERVICES.item(at), word)?;

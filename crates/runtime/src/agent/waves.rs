@@ -243,7 +243,7 @@ impl Agent {
     /// Orders that concern all ranks. Logs may be long where they begin anew, and no rank runs then.
     fn have_carried_out(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. } => {
+            Command::Undo { .. } | Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. } => {
                 self.meanwhile(move |work| work.carry_out(command))?
             }
             others => self.work.carry_out(others),
@@ -251,7 +251,11 @@ impl Agent {
     }
 
     pub(super) fn begin(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
-        let Err(error) = self.start_life(rank, life, from, together) else {
+        let can_begin = match together {
+            true => self.work.is_undone(rank, from.number()),
+            false => Ok(()),
+        };
+        let Err(error) = can_begin.and_then(|()| self.start_life(rank, life, from, together)) else {
             return Ok(());
         };
         // The agent starts no other rank: the dispatcher ends the job.
@@ -382,6 +386,7 @@ impl Work {
                 }
                 self.empty_logs()
             }
+            Command::Undo { number } => self.undo(number),
             Command::EmptyLogs => self.empty_logs(),
             Command::LogsOfWave { number, only_files } => self.begin_logs_of_wave(number, only_files),
             Command::CutInside { ranks } => {

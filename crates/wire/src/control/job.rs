@@ -237,6 +237,7 @@ impl Job {
             spills: self.spill_directory.is_some(),
             piggybacks: self.piggybacks(),
             trace_records: self.addresses.trace.records,
+            undoes: self.protocol.can_return_together(),
         }
     }
 

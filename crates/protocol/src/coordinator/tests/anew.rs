@@ -60,6 +60,10 @@ fn all_at_the_beginning(ranks: Rank) -> Vec<(Rank, From)> {
 /// Where all ranks' state begins anew, among these commands; no rank begins before that.
 fn reset_comes_first(commands: &[Command]) {
     let reset = commands.iter().position(|command| *command == Command::Reset);
+    let undo = commands
+        .iter()
+        .position(|command| *command == Command::Undo { number: 0 });
+    assert!(undo < reset, "{commands:?}");
     let first = commands
         .iter()
         .position(|command| matches!(command, Command::Begin { .. }));

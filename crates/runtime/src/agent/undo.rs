@@ -1,0 +1,280 @@
+//! Files as they were in a wave: before all ranks begin from it, the agent writes back what their MPI libraries have
+//! overwritten since, from the undo logs in the node memory ([`resurgo_wire::undo`]). The newest goes first. What was
+//! written behind the end of a file is cut off.
+//!
+//! Each agent has the logs of its own ranks. Where ranks of several nodes overwrite the same place in turn, or a node is
+//! lost, old bytes stay unknown.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use resurgo_wire::node_memory::control;
+use resurgo_wire::undo::{self, HALF, HEAD, Inode, Record, What};
+
+use super::Work;
+use super::node::NodeMemory;
+
+impl Work {
+    /// All ranks return to image `number` of theirs, or to the beginning (0), and none has a process.
+    pub(super) fn undo(&mut self, number: u64) -> io::Result<()> {
+        let ranks: Vec<usize> = (0..self.ranks.len()).filter(|rank| self.is_here(*rank)).collect();
+        self.memory.undo(&ranks, number, self.job.nodes.is_none())
+    }
+
+    /// Whether the files are such that `rank` can begin from its image `number` with all other ranks. The beginning of
+    /// the program makes its files anew.
+    pub(super) fn is_undone(&self, rank: usize, number: u64) -> io::Result<()> {
+        match number > 0 && self.memory.control(rank, control::LOST_READS)? > number {
+            true => Err(io::Error::other(undo::lost_reads(rank))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl NodeMemory {
+    /// Undoes what these ranks have overwritten in files since their image `number`, and empties their logs.
+    /// `are_all`: there are no ranks elsewhere.
+    pub(super) fn undo(&self, ranks: &[usize], number: u64, are_all: bool) -> io::Result<()> {
+        if !self.layout.undoes {
+            return Ok(());
+        }
+        let mut logs = Vec::new();
+        let mut are_whole = true;
+        for rank in ranks {
+            let at = self.layout.arena(*rank) + self.layout.undo();
+            let (half, used) = undo::of_state(self.read_u64(at + undo::STATE)?);
+            are_whole &= self.read_u64(at + undo::SINCE)? <= number;
+            let mut bytes = vec![0; used.min(HALF)];
+            self.read(&mut bytes, at + HEAD + half * HALF)?;
+            logs.push(bytes);
+        }
+        are_whole &= write_back(&logs, number, are_all);
+        for rank in ranks {
+            let at = self.layout.arena(*rank) + self.layout.undo();
+            self.write_u64(at + undo::STATE, 0)?;
+            self.write_u64(at + undo::SINCE, number)?;
+            if are_whole {
+                let lost = self.control(*rank, control::LOST_READS)?;
+                self.set_control(*rank, control::LOST_READS, lost.min(number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the logs say of one file.
+#[derive(Default)]
+struct Story<'a> {
+    path: Option<&'a Path>,
+    /// In the order in which it happened.
+    records: Vec<Record<'a>>,
+}
+
+/// Writes back what has been overwritten since image `number`. False: some of it is not possible, or others have
+/// overwritten it in turn.
+fn write_back(logs: &[Vec<u8>], number: u64, are_all: bool) -> bool {
+    let mut files: BTreeMap<Inode, Story> = BTreeMap::new();
+    for (_, record) in logs.iter().flat_map(|log| undo::records(log)) {
+        let story = files.entry(record.file).or_default();
+        match record.what {
+            What::Path(path) => story.path = Some(Path::new(std::ffi::OsStr::from_bytes(path))),
+            _ if record.image >= number => story.records.push(record),
+            _ => {}
+        }
+    }
+    let mut all = true;
+    for (inode, mut story) in files {
+        story.records.sort_by_key(|record| record.time);
+        all &= story.records.is_empty() || story.write_back(inode).is_ok() && (are_all || !story.holds_pointer());
+    }
+    all
+}
+
+impl Story<'_> {
+    fn holds_pointer(&self) -> bool {
+        self.path
+            .is_some_and(|path| undo::holds_pointer(path.as_os_str().as_bytes()))
+    }
+
+    fn write_back(&self, inode: Inode) -> io::Result<()> {
+        let path = self.path.ok_or(io::ErrorKind::NotFound)?;
+        let file = OpenOptions::new().write(true).open(path)?;
+        let about = file.metadata()?;
+        if (about.dev(), about.ino()) != inode || !about.is_file() {
+            return Err(io::Error::other("another file has this name now"));
+        }
+        for record in self.records.iter().rev() {
+            if let What::Changed(places) = record.what {
+                undo::runs(places).try_for_each(|(at, old)| file.write_all_at(old, at))?;
+            }
+        }
+        self.cut(&file)
+    }
+
+    /// Cuts off what was added. Some of it may have been added by ranks that do not undo it: their image is later.
+    fn cut(&self, file: &File) -> io::Result<()> {
+        let mut added: Vec<(u64, u64)> = Vec::new();
+        // The file had at least so many bytes.
+        let mut least = 0;
+        for record in &self.records {
+            match record.what {
+                What::Changed(places) => {
+                    let ends = undo::runs(places).map(|(at, old)| at + old.len() as u64);
+                    let is_old = |end: &u64| !added.iter().any(|(from, to)| from < end && end <= to);
+                    least = least.max(ends.filter(is_old).max().unwrap_or(0));
+                }
+                What::Longer(from, to) => add(&mut added, from.max(least), to),
+                What::Path(_) => {}
+            }
+        }
+        let length = file.metadata()?.len();
+        let mut end = length;
+        while let Some((from, _)) = added.iter().find(|(from, to)| *from < end && end <= *to) {
+            end = *from;
+        }
+        match end < length {
+            true => file.set_len(end),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Adds a range to some that do not touch one another.
+fn add(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    if from < to {
+        let touching = ranges.extract_if(.., |(start, end)| *start <= to && from <= *end);
+        let all = touching.fold((from, to), |all, (start, end)| (all.0.min(start), all.1.max(end)));
+        ranges.push(all);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log as a rank writes it: what is done to the file is done, too.
+    struct Writer<'a> {
+        file: &'a File,
+        inode: Inode,
+        log: Vec<u8>,
+    }
+
+    impl<'a> Writer<'a> {
+        fn new(file: &'a File, path: &Path) -> Writer<'a> {
+            let about = file.metadata().unwrap();
+            let mut writer = Writer {
+                file,
+                inode: (about.dev(), about.ino()),
+                log: Vec::new(),
+            };
+            writer.note(
+                0,
+                0,
+                What::Path(path.as_os_str().as_bytes()),
+                path.as_os_str().as_bytes(),
+            );
+            writer
+        }
+
+        fn note(&mut self, image: u64, time: u64, what: What, behind: &[u8]) {
+            let record = Record {
+                file: self.inode,
+                image,
+                time,
+                what,
+            };
+            self.log.extend(record.head(undo::padded(behind.len())));
+            self.log.extend(behind);
+            self.log.resize(undo::padded(self.log.len()), 0);
+        }
+
+        fn write(&mut self, image: u64, time: u64, at: u64, bytes: &[u8]) {
+            let length = self.file.metadata().unwrap().len();
+            let mut old = vec![0; bytes.len().min(length.saturating_sub(at) as usize)];
+            self.file.read_exact_at(&mut old, at).unwrap();
+            if !old.is_empty() {
+                let run = [&at.to_le_bytes(), &(old.len() as u64).to_le_bytes(), &old[..]].concat();
+                self.note(image, time, What::Changed(b""), &run);
+            }
+            let end = at + bytes.len() as u64;
+            if end > length {
+                self.note(image, time, What::Longer(at.max(length), end), b"");
+            }
+            self.file.write_all_at(bytes, at).unwrap();
+        }
+    }
+
+    /// A directory that goes with the test.
+    struct Directory(std::path::PathBuf);
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn file(name: &str, content: &[u8]) -> (Directory, std::path::PathBuf, File) {
+        let directory = std::env::temp_dir().join(format!("resurgo-undo-{name}-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("file");
+        std::fs::write(&path, content).unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        (Directory(directory), path, file)
+    }
+
+    #[test]
+    fn the_oldest_bytes_come_back_whoever_wrote_last() {
+        let (_directory, path, file) = file("oldest", b"0123456789");
+        let (mut one, mut two) = (Writer::new(&file, &path), Writer::new(&file, &path));
+        one.write(0, 1, 0, b"ab");
+        one.write(1, 2, 1, b"XX");
+        two.write(1, 3, 2, b"YY");
+        one.write(1, 4, 2, b"ZZ");
+        assert!(write_back(&[one.log.clone(), two.log.clone()], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"ab23456789");
+        assert!(write_back(&[one.log, two.log], 0, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn what_was_added_is_cut_off_unless_others_keep_what_is_behind() {
+        let (_directory, path, file) = file("added", b"0123");
+        let (mut one, mut two) = (Writer::new(&file, &path), Writer::new(&file, &path));
+        one.write(1, 1, 2, b"abcd");
+        two.write(1, 2, 5, b"fgh");
+        assert!(write_back(&[one.log.clone(), two.log.clone()], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123");
+        one.write(2, 3, 4, b"xx");
+        two.write(1, 4, 6, b"yy");
+        assert!(write_back(&[one.log, two.log], 2, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123xxyy", "rank two keeps its bytes");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_and_written_anew_is_the_old_one_again() {
+        let (_directory, path, file) = file("cut", b"0123456789");
+        let mut one = Writer::new(&file, &path);
+        let run = [&4u64.to_le_bytes(), &6u64.to_le_bytes(), &b"456789"[..]].concat();
+        one.note(3, 1, What::Changed(b""), &run);
+        file.set_len(4).unwrap();
+        one.write(3, 2, 4, b"new content that is longer");
+        assert!(write_back(&[one.log], 3, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn another_file_of_that_name_stays_as_it_is() {
+        let (_directory, path, file) = file("other", b"0123");
+        let mut one = Writer::new(&file, &path);
+        one.write(1, 1, 0, b"abcd");
+        assert!(write_back(&[one.log.clone()], 2, true), "nothing to undo");
+        std::fs::rename(&path, path.with_extension("old")).unwrap();
+        std::fs::write(&path, b"other").unwrap();
+        assert!(!write_back(&[one.log], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"other");
+    }
+}

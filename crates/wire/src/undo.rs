@@ -1,0 +1,193 @@
+//! The undo log of a rank: before-images of what its MPI library has overwritten in files since its images (Gray &
+//! Reuter, *Transaction Processing*, 10.2). Where all ranks return to a wave, the agents write these bytes back, before
+//! any rank begins. So files are as they were in the wave.
+//!
+//! ```text
+//! STATE, SINCE   words below
+//! HEAD           two halves of HALF bytes; one of them counts. It holds records one behind the other
+//! ```
+//!
+//! A record has eight words: its bytes, kind, device, inode, image, time, and two more that depend on the kind. Then:
+//!
+//! ```text
+//! FILE     path, padded to words             (0, bytes of the path)
+//! BYTES    runs: offset, length, old bytes padded to words
+//! LONGER   nothing: the file ended before    (from, to), which the rank has added
+//! ```
+
+/// Bytes of a half.
+pub const HALF: usize = 32 << 20;
+/// Where the halves begin.
+pub const HEAD: usize = 4096;
+/// Bytes of a log.
+pub const BYTES: usize = HEAD + 2 * HALF;
+
+/// `u64`: the half that counts, and how many bytes of it: see [`state`].
+pub const STATE: usize = 0;
+/// `u64`: the log is whole for returns to this image of the rank, and to later ones; 0: to the beginning.
+pub const SINCE: usize = 8;
+
+/// Bytes of a record before what depends on its kind.
+pub const RECORD: usize = 64;
+
+const FILE: u64 = 1;
+const CHANGED: u64 = 2;
+const LONGER: u64 = 3;
+
+/// In the name of a file in which ROMIO keeps a shared file pointer.
+const POINTER: &[u8] = b".shfp.";
+
+/// Device and inode.
+pub type Inode = (u64, u64);
+
+/// Whether ROMIO keeps a shared file pointer in the file of this name. Ranks of all nodes overwrite it in turn.
+pub fn holds_pointer(name: &[u8]) -> bool {
+    name.windows(POINTER.len()).any(|part| part == POINTER)
+}
+
+/// The half that counts, and how many bytes of it, as a word.
+pub const fn state(half: usize, used: usize) -> u64 {
+    (half as u64) << 63 | used as u64
+}
+
+/// Half and bytes of such a word.
+pub const fn of_state(word: u64) -> (usize, usize) {
+    ((word >> 63) as usize, (word & !(1 << 63)) as usize)
+}
+
+/// Bytes of a text or a run with its padding.
+pub const fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
+}
+
+/// Why a rank cannot begin from an image.
+pub fn lost_reads(rank: usize) -> String {
+    format!(
+        "rank {rank} has read by MPI-IO what it has overwritten since, or used a shared file pointer. When it repeats that, it would \
+         get other data, so it cannot be recovered; docs/guide/recovery.md, section Files, says what helps"
+    )
+}
+
+/// A record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub file: Inode,
+    /// The rank's last image before.
+    pub image: u64,
+    /// When, by CLOCK_MONOTONIC in nanoseconds: it orders the records of all ranks of a node.
+    pub time: u64,
+    pub what: What<'a>,
+}
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What<'a> {
+    /// The file has this path.
+    Path(&'a [u8]),
+    /// These places had these bytes: see [`runs`].
+    Changed(&'a [u8]),
+    /// The file ended at the first offset or before; the rank has written up to the second.
+    Longer(u64, u64),
+}
+
+impl Record<'_> {
+    /// The first words of the record, with so many bytes behind them.
+    pub fn head(&self, behind: usize) -> [u8; RECORD] {
+        let (kind, more) = match self.what {
+            What::Path(path) => (FILE, (0, path.len() as u64)),
+            What::Changed(_) => (CHANGED, (0, 0)),
+            What::Longer(from, to) => (LONGER, (from, to)),
+        };
+        let (device, inode) = self.file;
+        let bytes = (RECORD + behind) as u64;
+        let words = [bytes, kind, device, inode, self.image, self.time, more.0, more.1];
+        let mut head = [0; RECORD];
+        for (place, word) in head.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        head
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The records that lie there, with their places; ends before the first that is not whole.
+pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], Record<'_>)> {
+    std::iter::from_fn(move || {
+        let length = word(bytes, 0)? as usize;
+        let (whole, rest) = bytes.split_at_checked(length)?;
+        let behind = whole.get(RECORD..)?;
+        bytes = rest;
+        let at = |number: usize| word(whole, number * 8);
+        let what = match at(1)? {
+            FILE => What::Path(behind.get(..at(7)? as usize)?),
+            CHANGED => What::Changed(behind),
+            LONGER => What::Longer(at(6)?, at(7)?),
+            _ => return None,
+        };
+        let record = Record {
+            file: (at(2)?, at(3)?),
+            image: at(4)?,
+            time: at(5)?,
+            what,
+        };
+        Some((whole, record))
+    })
+}
+
+/// Offsets and old bytes of a [`What::Changed`].
+pub fn runs(mut bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    std::iter::from_fn(move || {
+        let (from, length) = (word(bytes, 0)?, word(bytes, 8)? as usize);
+        let old = bytes.get(16..)?.get(..length)?;
+        bytes = bytes.get(16 + padded(length)..)?;
+        Some((from, old))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_as_they_are_written() {
+        let of = |what| Record {
+            file: (1, 2),
+            image: 3,
+            time: 4,
+            what,
+        };
+        let mut changed = Vec::new();
+        for (at, old) in [(100u64, &b"old"[..]), (200, b"more than a word")] {
+            changed.extend(at.to_le_bytes());
+            changed.extend((old.len() as u64).to_le_bytes());
+            changed.extend(old);
+            changed.resize(padded(changed.len()), 0);
+        }
+        let all = [
+            (of(What::Path(b"/tmp/x")), b"/tmp/x\0\0".to_vec()),
+            (of(What::Changed(&changed)), changed.clone()),
+            (of(What::Longer(7, 9)), Vec::new()),
+        ];
+        let mut bytes = Vec::new();
+        for (record, behind) in &all {
+            bytes.extend(record.head(behind.len()));
+            bytes.extend(behind);
+        }
+        let read: Vec<Record> = records(&bytes).map(|(_, record)| record).collect();
+        assert_eq!(read, all.map(|(record, _)| record));
+        let What::Changed(places) = read[1].what else { panic!() };
+        assert_eq!(
+            runs(places).collect::<Vec<_>>(),
+            [(100, &b"old"[..]), (200, b"more than a word")]
+        );
+        assert_eq!(
+            records(&bytes[..bytes.len() - 1]).count(),
+            2,
+            "of what is cut off, what is whole"
+        );
+        assert_eq!(of_state(state(1, 77)), (1, 77));
+    }
+}
