@@ -48,8 +48,8 @@ pub struct Trace {
     lives: BTreeMap<usize, Life>,
     /// For ranks that have failed and not begun again: when that was.
     failed: BTreeMap<usize, u64>,
-    /// The last failure that made others begin again: of a rank with all others, or of a node.
-    failed_together: Option<u64>,
+    /// The last failure of any rank or node: lives of ranks that have not failed themselves begin because of it.
+    last_failure: Option<u64>,
     /// When nodes came and went.
     came: BTreeMap<usize, u64>,
     went: BTreeMap<usize, u64>,
@@ -77,7 +77,7 @@ impl Trace {
             missing: 0,
             lives: BTreeMap::new(),
             failed: BTreeMap::new(),
-            failed_together: None,
+            last_failure: None,
             came: BTreeMap::new(),
             went: BTreeMap::new(),
         })
@@ -161,7 +161,7 @@ impl Trace {
         if let Some(former) = self.lives.remove(&rank) {
             self.ends(rank, former, at);
         }
-        let failed = self.failed.remove(&rank).or(self.failed_together);
+        let failed = self.failed.remove(&rank).or(self.last_failure);
         self.lives.insert(
             rank,
             Life {
@@ -173,6 +173,7 @@ impl Trace {
     }
 
     fn fails(&mut self, rank: usize, at: u64) {
+        self.last_failure = Some(at);
         if let Some(life) = self.lives.remove(&rank) {
             self.ends(rank, life, at);
         }
@@ -243,7 +244,6 @@ impl Sink for Trace {
                     self.ends(*rank, life, at);
                 }
             }
-            Event::Returned { .. } => self.failed_together = Some(at),
             Event::CaughtUp { rank, .. } => self.caught_up(*rank, at),
             Event::Checkpointed { rank, image, stall, .. } => {
                 let name = format!("image {image}");
@@ -269,7 +269,7 @@ impl Sink for Trace {
             Event::NodeLeft { node, .. } => drop(self.went.insert(*node, at)),
             Event::NodeLost { node, .. } => {
                 self.went.insert(*node, at);
-                self.failed_together = Some(at);
+                self.last_failure = Some(at);
             }
             Event::NodesWere { nodes, .. } => self.add_nodes(nodes.iter().map(|node| node.name.clone()), at),
             _ => {}
