@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_image::Guard;
-use resurgo_wire::node_memory::control;
+use resurgo_wire::node_memory::{EXIT_DIVERGED, control};
 
 use crate::node::Node;
 
@@ -241,11 +241,16 @@ pub fn begin(node: &Node) {
         lost.store(0, Ordering::SeqCst);
         return;
     }
-    node.report(&format!(
+    let text = format!(
         "rank {} has read by MPI-IO what it has overwritten since, or used a shared file pointer. When it repeats that, it would \
          get other data, so it cannot be recovered; docs/guide/recovery.md, section Files, says what helps",
         node.rank
-    ));
+    );
+    match node.survives {
+        // The others are told that it has failed.
+        true => node.report_and_exit(&text, EXIT_DIVERGED),
+        false => node.report(&text),
+    }
 }
 
 #[cfg(test)]
