@@ -210,6 +210,7 @@ fn settings(
         limits: Limits {
             restarts: options.ends.restarts,
             restarts_per_rank: options.ends.restarts_per_rank,
+            untold: options.ends.after,
         },
         faults,
         output: Places {
@@ -268,6 +269,11 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     }
     if let Some(warning) = check::shared_memory(size).filter(|_| !options.output.quiet) {
         eprintln!("resurgo: warning: {warning}");
+    }
+    if options.ends.after > 0 && cluster.is_some() {
+        let text = "--ft-after is for jobs on one node, and this one has several: leave it out, and failures are told at once; or \
+                    name one host";
+        return Err(Refusal::new(2, text));
     }
     if options.images.parity.is_some() && cluster.is_none() {
         let text = "--store parity: needs other nodes, and the job has one; leave it out, or name nodes with --hosts or --nodes";

@@ -49,6 +49,7 @@ use crate::message::{Envelope, Kind, Message, Pieces};
 use crate::node::Node;
 use crate::ofi::*;
 use crate::record::Cursor;
+use crate::survivors;
 use apart::Apart;
 use calls::Calls;
 use endpoints::For;
@@ -97,7 +98,7 @@ impl Engine {
     pub fn new(node: Node) -> Engine {
         pace::ask_for_short_slices();
         if node.survives {
-            crate::survivors::show(&node);
+            survivors::show(&node);
         }
         let mut engine = Engine {
             calls: Calls::new(node.size),
@@ -168,7 +169,7 @@ impl Engine {
         let _guard = Guard::new();
         self.enter();
         let delivered = self.meters.deliveries;
-        if failures::are_news(&self.node, self.failures.heard) {
+        if failures::are_news(&self.node, self.failures.heard) && !self.life.replaying {
             self.hear_of_failures();
         }
         self.exchange_if_due();
@@ -185,7 +186,7 @@ impl Engine {
         if !self.outbox.waiting.is_empty() {
             self.progress_sends();
         }
-        if self.failures.heard != 0 && self.calls.completions.is_empty() && crate::survivors::are_on_windows() {
+        if self.failures.heard != 0 && self.calls.completions.is_empty() && survivors::are_on_windows() {
             self.leave_window();
         }
         self.read();
@@ -237,6 +238,9 @@ impl Engine {
                         return;
                     }
                     if self.life.output_gate && !self.life.output_seen(&self.node) {
+                        return;
+                    }
+                    if self.node.survives && survivors::owes_wishes() {
                         return;
                     }
                     match self.find_ready() {

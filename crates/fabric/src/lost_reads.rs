@@ -233,9 +233,10 @@ pub fn begin(node: &Node) {
     if !is_alone || lost.load(Ordering::SeqCst) <= IMAGE.load(Ordering::Relaxed) {
         return;
     }
-    let code = match node.undo() {
-        Some(_) => EXIT_DIVERGED,
-        None => EXIT_REPORT,
+    let code = match node.undo().is_some() || node.survives {
+        // All return together, or the others are told of its failure.
+        true => EXIT_DIVERGED,
+        false => EXIT_REPORT,
     };
     node.report_and_exit(&undo::lost_reads(node.rank), code)
 }

@@ -2,12 +2,12 @@
 //! each other, in the same process. The library finds these functions by their names.
 
 use crate::node::Node;
-use resurgo_wire::node_memory::header;
+use resurgo_wire::node_memory::{PHASE_REPLAY, control, header};
 use resurgo_wire::survivors::{PROBE_TAG, TAG_MASK, View};
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// A communicator.
 pub struct Comm {
@@ -109,8 +109,50 @@ static ON_WINDOWS: AtomicUsize = AtomicUsize::new(0);
 /// A [`View`], once the node memory is mapped.
 static VIEW: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 
+/// Where ranks recover by themselves before failures are told: words of this rank's control.
+struct Own {
+    wishes: &'static AtomicU64,
+    behind: &'static AtomicU64,
+    phase: &'static AtomicU32,
+    /// The wishes of former lives.
+    before: u64,
+}
+
+static OWN: OnceLock<Own> = OnceLock::new();
+/// The wishes of this life.
+static WISHES: AtomicU64 = AtomicU64::new(0);
+
+impl Own {
+    fn of(node: &Node) -> Own {
+        let wishes = node.control(node.rank, control::WISHES);
+        let behind = node.control(node.rank, control::OUTPUT_BEHIND);
+        let phase = node.control(node.rank, control::PHASE);
+        // SAFETY: the node memory stays mapped as long as the process lives.
+        unsafe {
+            Own {
+                wishes: &*std::ptr::from_ref(wishes),
+                behind: &*std::ptr::from_ref(behind),
+                phase: &*std::ptr::from_ref(phase),
+                before: wishes.load(Ordering::Acquire),
+            }
+        }
+    }
+
+    fn owes(&self) -> bool {
+        WISHES.load(Ordering::Acquire) < self.before
+    }
+}
+
+/// This life has yet to say again what former lives wanted. They made no delivery before that.
+pub fn owes_wishes() -> bool {
+    OWN.get().is_some_and(Own::owes)
+}
+
 /// The node memory is there.
 pub fn show(node: &Node) {
+    if node.replays() {
+        OWN.get_or_init(|| Own::of(node));
+    }
     let words = [
         node.header(header::NEWS_OF_FAILURES).as_ptr() as u64,
         node.controls() as u64,
@@ -177,6 +219,28 @@ pub unsafe extern "C" fn resurgo_ft_view(view: *mut View) -> c_int {
         });
     }
     0
+}
+
+/// The library is about to want something of the dispatcher. 0: no rank recovers by itself; 1: no life has said it; 2: a
+/// former one may have.
+#[unsafe(no_mangle)]
+pub extern "C" fn resurgo_ft_wants() -> c_int {
+    let Some(own) = OWN.get() else { return 0 };
+    let wishes = WISHES.fetch_add(1, Ordering::AcqRel) + 1;
+    if wishes <= own.before {
+        return 2;
+    }
+    own.wishes.store(wishes, Ordering::Release);
+    1
+}
+
+/// Whether this life has something to repeat: former lives have found no answer that they have not told of.
+#[unsafe(no_mangle)]
+pub extern "C" fn resurgo_ft_repeats() -> c_int {
+    let repeats = |own: &Own| {
+        own.phase.load(Ordering::Acquire) == PHASE_REPLAY || own.behind.load(Ordering::Acquire) != 0 || own.owes()
+    };
+    c_int::from(OWN.get().is_some_and(repeats))
 }
 
 /// The tag of the receive that the library has posted; `u64::MAX`: it was not posted here.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_protocol::survivors::{Closing, Said, Verdict, Wish};
+use resurgo_wire::survivors::Answer;
 
 use crate::errors::inherit_handler;
 use crate::layer::{self, Known};
@@ -16,12 +17,14 @@ use crate::mpi::{
     ANY_SOURCE, ANY_TAG, COMM_NULL, COMM_WORLD, Comm, ERR_COMM, ERR_OTHER, ERR_PROC_FAILED, Group, Request, SUCCESS,
     Status, pmpi,
 };
-use crate::provider::{self, From};
+use crate::provider::{self, Before, From};
 
 /// Tags of MPI_Comm_create_group, from the number of the agreement before.
 const TAGS: u32 = 1 << 20;
 
 static TICKETS: AtomicU32 = AtomicU32::new(0);
+/// Most answers that are there and not taken; with more the program's memory may be elsewhere in a later life.
+const ANSWERS: usize = 64;
 /// Answers of the agent that no call has taken yet.
 static VERDICTS: Mutex<Option<HashMap<u32, Verdict>>> = Mutex::new(None);
 
@@ -33,6 +36,42 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Asked {
     ticket: u32,
     number: u32,
+    /// Looks for the verdict so far, and the one at which a former life found it.
+    looks: u64,
+    due: Option<u64>,
+    /// Later lives must find the verdict at the same look.
+    is_kept: bool,
+}
+
+impl Asked {
+    /// Says it, unless a former life has.
+    fn new(ticket: u32, number: u32, said: &Said) -> Asked {
+        lock(&VERDICTS).get_or_insert_with(|| HashMap::with_capacity(ANSWERS));
+        let before = provider::wants();
+        let known = if before == Before::Perhaps { known(ticket) } else { None };
+        provider::say_if(said, known.is_none());
+        Asked {
+            ticket,
+            number,
+            looks: 0,
+            due: known.flatten(),
+            is_kept: before != Before::NoLives,
+        }
+    }
+}
+
+/// Whether a former life has said what has this ticket, and the look that found the verdict.
+fn known(ticket: u32) -> Option<Option<u64>> {
+    provider::ask_again(ticket);
+    loop {
+        match provider::answer(true) {
+            Some(Answer::Repeated(of, is_known, look)) if of == ticket => return is_known.then_some(look),
+            Some(Answer::Agreed(of, verdict)) => {
+                lock(&VERDICTS).get_or_insert_default().insert(of, verdict);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Takes part in an agreement of all members of `comm` that live; none: there is no such communicator.
@@ -50,22 +89,44 @@ fn ask(comm: Comm, flag: u32) -> Option<Asked> {
         }
     })?;
     let number = wish.number;
-    provider::say(&Said::Wants(wish));
-    Some(Asked { ticket, number })
+    Some(Asked::new(ticket, number, &Said::Wants(wish)))
 }
 
-/// The verdict, if it is there.
-fn verdict(asked: &Asked) -> Option<Verdict> {
+/// The verdict, if it is there. A life that repeats what a former one did finds it when that found it, neither earlier nor
+/// later.
+fn verdict(asked: &mut Asked) -> Option<Verdict> {
+    asked.looks += 1;
     let mut verdicts = lock(&VERDICTS);
     let verdicts = verdicts.get_or_insert_default();
-    while let Some((ticket, verdict)) = provider::verdict() {
-        verdicts.insert(ticket, verdict);
+    if let Some(due) = asked.due {
+        while asked.looks >= due && !verdicts.contains_key(&asked.ticket) {
+            if let Some(Answer::Agreed(ticket, verdict)) = provider::answer(true) {
+                verdicts.insert(ticket, verdict);
+            }
+        }
+        return if asked.looks < due {
+            None
+        } else {
+            verdicts.remove(&asked.ticket)
+        };
     }
-    verdicts.remove(&asked.ticket)
+    if asked.is_kept && provider::repeats() {
+        return None;
+    }
+    while let Some(answer) = provider::answer(false) {
+        if let Answer::Agreed(ticket, verdict) = answer {
+            verdicts.insert(ticket, verdict);
+        }
+    }
+    let verdict = verdicts.remove(&asked.ticket)?;
+    if asked.is_kept {
+        provider::took(asked.ticket, asked.looks);
+    }
+    Some(verdict)
 }
 
 /// Waits for the verdict.
-fn await_verdict(asked: &Asked, comm: Comm) -> Verdict {
+fn await_verdict(asked: &mut Asked, comm: Comm) -> Verdict {
     loop {
         if let Some(verdict) = verdict(asked) {
             return verdict;
@@ -262,7 +323,7 @@ pub fn survivors_of(comm: Comm) -> Result<(Comm, Verdict), c_int> {
 
 /// What all members of `comm` that live agree on. None: there is no such communicator.
 pub fn agreed(comm: Comm, flag: u32) -> Option<Verdict> {
-    ask(comm, flag).map(|asked| await_verdict(&asked, comm))
+    ask(comm, flag).map(|mut asked| await_verdict(&mut asked, comm))
 }
 
 /// A collective call on `comm` has ended well, here: whether it has for all. None: it has no closing barrier.
@@ -284,8 +345,8 @@ pub fn closed(comm: Comm, is_good: bool) -> Option<bool> {
     });
     let closing = closing.flatten().filter(|closing| closing.members.len() > 1)?;
     let number = closing.number;
-    provider::say(&Said::Closes(closing));
-    let verdict = await_verdict(&Asked { ticket, number }, comm);
+    let mut asked = Asked::new(ticket, number, &Said::Closes(closing));
+    let verdict = await_verdict(&mut asked, comm);
     // The program is told of the failure that has ended it.
     while verdict.failed.iter().any(|rank| provider::failure(*rank) == 0) {
         progress(comm);
@@ -297,7 +358,14 @@ pub fn closed(comm: Comm, is_good: bool) -> Option<bool> {
 pub fn abandon(comm: Comm) {
     let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
     provider::say(&Said::Abandons { ticket });
-    await_verdict(&Asked { ticket, number: 0 }, comm);
+    let mut asked = Asked {
+        ticket,
+        number: 0,
+        looks: 0,
+        due: None,
+        is_kept: false,
+    };
+    await_verdict(&mut asked, comm);
 }
 
 /// Requests under way, and how those have ended that the program has not waited for.

@@ -2,13 +2,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use resurgo_protocol::modes::Modes;
-use resurgo_protocol::survivors::{Said, Verdict};
+use resurgo_protocol::survivors::Said;
 use resurgo_wire::node_memory::{CONTROL_STRIDE, SURVIVOR_FD, control};
-use resurgo_wire::survivors::{BYTES, Place, View, decode_verdict, encode, place_of_revoked};
+use resurgo_wire::survivors::{
+    Answer, BYTES, Place, View, decode_answer, encode, encode_repeats, encode_took, place_of_revoked,
+};
 
 const FD: RawFd = SURVIVOR_FD;
 /// How long the agent's answer may take before MPI's progress gets another turn.
@@ -24,6 +26,8 @@ struct Provider {
     freed: extern "C" fn(u32),
     running: Running,
     not_merged: extern "C" fn(u32, u32),
+    wants: extern "C" fn() -> c_int,
+    repeats: extern "C" fn() -> c_int,
 }
 
 type Members = unsafe extern "C" fn(u32, i64, u64, *const u32, usize);
@@ -73,6 +77,8 @@ pub fn begin() -> bool {
             c"resurgo_ft_freed",
             c"resurgo_ft_running",
             c"resurgo_ft_not_merged",
+            c"resurgo_ft_wants",
+            c"resurgo_ft_repeats",
         ];
         let [
             Some(probed),
@@ -83,6 +89,8 @@ pub fn begin() -> bool {
             Some(freed),
             Some(running),
             Some(not_merged),
+            Some(wants),
+            Some(repeats),
         ] = all.map(find)
         else {
             return false;
@@ -97,6 +105,8 @@ pub fn begin() -> bool {
             freed: std::mem::transmute::<*mut c_void, extern "C" fn(u32)>(freed),
             running: std::mem::transmute::<*mut c_void, Running>(running),
             not_merged: std::mem::transmute::<*mut c_void, extern "C" fn(u32, u32)>(not_merged),
+            wants: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(wants),
+            repeats: std::mem::transmute::<*mut c_void, extern "C" fn() -> c_int>(repeats),
         }
     };
     if PROVIDER.set(provider).is_err() {
@@ -262,7 +272,18 @@ pub fn ranks() -> u32 {
 
 /// Says something to the agent, which never goes before its ranks.
 pub fn say(said: &Said) {
+    say_if(said, true);
+}
+
+/// The same if `is_new`. If not, the program's memory is used as if.
+pub fn say_if(said: &Said, is_new: bool) {
     let bytes = encode(said);
+    if is_new {
+        send(&bytes);
+    }
+}
+
+fn send(bytes: &[u8]) {
     loop {
         // SAFETY: sends the bytes.
         let sent = unsafe { libc::send(FD, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
@@ -272,12 +293,52 @@ pub fn say(said: &Said) {
     }
 }
 
-/// The agent's next answer to a wish of this rank, with the ticket of the wish, if there is one.
-pub fn verdict() -> Option<(u32, Verdict)> {
-    let mut buffer = vec![0u8; BYTES];
+/// Whether former lives may have said what this rank wants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// No rank recovers by itself.
+    NoLives,
+    Nothing,
+    Perhaps,
+}
+
+/// The rank is about to want something of the dispatcher.
+pub fn wants() -> Before {
+    match PROVIDER.get().map_or(0, |provider| (provider.wants)()) {
+        0 => Before::NoLives,
+        1 => Before::Nothing,
+        _ => Before::Perhaps,
+    }
+}
+
+/// This life repeats what former ones did: they have found no answer that they have not told of.
+pub fn repeats() -> bool {
+    PROVIDER.get().is_some_and(|provider| (provider.repeats)() != 0)
+}
+
+/// Asks whether a former life has said this.
+pub fn ask_again(ticket: u32) {
+    let (bytes, length) = encode_repeats(ticket);
+    send(&bytes[..length]);
+}
+
+/// This rank has found the verdict of this ticket, at this look for it.
+pub fn took(ticket: u32, look: u64) {
+    let (bytes, length) = encode_took(ticket, look);
+    send(&bytes[..length]);
+}
+
+/// Room for an answer: a life that repeats what a former one did gets its answers at other moments, and the program's
+/// memory must not show it.
+static ROOM: Mutex<[u8; BYTES]> = Mutex::new([0; BYTES]);
+
+/// The agent's next answer to words of this rank. `waits`: for one to come.
+pub fn answer(waits: bool) -> Option<Answer> {
+    let mut room = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
+    let flags = if waits { 0 } else { libc::MSG_DONTWAIT };
     // SAFETY: at most so many bytes.
-    let got = unsafe { libc::recv(FD, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
-    usize::try_from(got).ok().and_then(|got| decode_verdict(&buffer[..got]))
+    let got = unsafe { libc::recv(FD, room.as_mut_ptr().cast(), room.len(), flags) };
+    usize::try_from(got).ok().and_then(|got| decode_answer(&room[..got]))
 }
 
 /// Waits for an answer, but not for long: MPI must go on meanwhile.

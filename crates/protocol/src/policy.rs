@@ -53,11 +53,14 @@ pub struct Ending {
 }
 
 /// The restarts that a job may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Limits {
     pub restarts: u64,
     pub restarts_per_rank: u64,
+    /// Restarts of a rank before a program that deals with failures is told that it has failed.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub untold: u64,
 }
 
 /// The next step.
@@ -82,6 +85,9 @@ pub enum Why {
     BeforeMpi,
     /// It is not an MPI program.
     NoMpi,
+    /// The others have been told of failures, or more ranks were spawned. So it cannot recover, and they cannot go on
+    /// without it, as it had not left MPI_Init.
+    NotBegun,
     /// Nothing is kept to go on from.
     NothingKept,
     /// It has failed so many times in a row by the same cause, after so many messages.
@@ -163,10 +169,11 @@ impl Policy {
 
     /// The same, in a job whose program deals with failures itself if it `survives`. `nodes`: that of each rank.
     pub fn surviving(self, survives: bool, nodes: Vec<Node>) -> Policy {
-        Policy {
-            survivors: survives.then(|| Survivors::on(nodes)),
-            ..self
-        }
+        let survivors = survives.then(|| match self.limits.untold {
+            0 => Survivors::on(nodes),
+            _ => Survivors::on(nodes).recovering(),
+        });
+        Policy { survivors, ..self }
     }
 
     /// The node of these ranks is lost, and the program deals with that. Returns those that have failed with it. None:
@@ -282,13 +289,13 @@ impl Policy {
 
     /// A rank has ended.
     pub fn ended(&mut self, ending: &Ending) -> Decision {
-        let rank = &mut self.failures.ranks[ending.rank as usize];
-        rank.ever_initialised |= ending.initialised;
+        self.failures.ranks[ending.rank as usize].ever_initialised |= ending.initialised;
         match ending.report {
             None => {}
-            Some(Report::Diverged) if self.protocol.can_return_together() => {}
+            Some(Report::Diverged) if self.protocol.can_return_together() || self.can_be_told(ending.rank) => {}
             Some(_) => return Decision::EndJob(Why::Report),
         }
+        let rank = &mut self.failures.ranks[ending.rank as usize];
         match ending.end {
             End::Exited(code) if ending.finalised => {
                 rank.exit_code = Some(code);
@@ -303,6 +310,9 @@ impl Policy {
             End::Signalled(_) if !rank.ever_initialised && ending.is_plain => return Decision::EndJob(Why::NoMpi),
             _ => {}
         }
+        if self.survivors.is_some() && self.limits.untold > 0 {
+            return self.recovers_or_is_lost(ending);
+        }
         if let Some(survivors) = &self.survivors
             && survivors.can_do_without(ending.rank)
         {
@@ -313,6 +323,36 @@ impl Policy {
             return Decision::EndJob(Why::NothingKept);
         }
         self.why_not_again(ending).map_or(Decision::Restart, Decision::EndJob)
+    }
+
+    /// Ranks recover before their failures are told, and others can go on without this one.
+    fn can_be_told(&self, rank: Rank) -> bool {
+        let survivors = self.survivors.as_ref().filter(|_| self.limits.untold > 0);
+        survivors.is_some_and(|survivors| survivors.can_do_without(rank))
+    }
+
+    /// The rank recovers by itself as long as it can. Then the program is told, if others can go on without the rank.
+    fn recovers_or_is_lost(&mut self, ending: &Ending) -> Decision {
+        let rank = ending.rank as usize;
+        let may_recover = self.survivors.as_ref().is_some_and(Survivors::may_recover);
+        let can_be_told = self.can_be_told(ending.rank);
+        let is_enough = can_be_told && self.failures.ranks[rank].restarts >= self.limits.untold;
+        let why_not = match may_recover && ending.report.is_none() && !is_enough {
+            true => self.why_not_again(ending),
+            false => Some(Why::NotBegun),
+        };
+        match why_not {
+            None => {
+                let survivors = self.survivors.iter_mut();
+                survivors.for_each(|survivors| survivors.begins_again(ending.rank));
+                Decision::Restart
+            }
+            Some(_) if can_be_told => {
+                self.failures.ranks[rank].is_lost = true;
+                Decision::Lost
+            }
+            Some(why) => Decision::EndJob(why),
+        }
     }
 
     /// Why a failed rank does not start again. If it does, counts that.

@@ -8,12 +8,14 @@
 //! waits in vain ends. So nobody takes for a result what came of a call that was ended elsewhere.
 
 mod closings;
+mod recovery;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Node, Rank};
 use closings::Closings;
+use recovery::{Held, Recovery};
 pub use words::{Closing, News, Said, Verdict, Wish};
 
 /// A member has said what it wants.
@@ -65,6 +67,7 @@ pub struct Survivors {
     gone: BTreeSet<Rank>,
     agreements: Vec<Agreement>,
     closings: Closings,
+    recovery: Recovery,
     rounds: u64,
     spreading: Vec<Spreading>,
     worlds: Vec<World>,
@@ -91,6 +94,72 @@ impl Survivors {
         }
     }
 
+    /// The same, and ranks recover by themselves as long as nothing has been told.
+    pub fn recovering(self) -> Survivors {
+        Survivors {
+            recovery: Recovery::on(),
+            ..self
+        }
+    }
+
+    /// A rank that fails now can recover by itself.
+    pub fn may_recover(&self) -> bool {
+        self.recovery.is_on()
+    }
+
+    /// Ranks do what no life can repeat: from now on none recovers by itself.
+    pub fn cannot_repeat(&mut self) {
+        self.recovery.end();
+    }
+
+    /// A rank has failed, and begins again by itself.
+    pub fn begins_again(&mut self, rank: Rank) {
+        self.recovery.begins_again(rank);
+    }
+
+    /// This rank begins again, and may not have repeated all that former lives did.
+    pub fn is_repeating(&self, rank: Rank) -> bool {
+        self.recovery.is_repeating(rank)
+    }
+
+    /// It has repeated its messages.
+    pub fn caught_up(&mut self, rank: Rank) -> Vec<News> {
+        self.recovery.caught_up(rank);
+        self.release()
+    }
+
+    /// The same, and its output.
+    pub fn has_printed(&mut self, rank: Rank) -> Vec<News> {
+        self.recovery.has_printed(rank);
+        self.release()
+    }
+
+    /// Tells what was held back, if nobody repeats anything.
+    fn release(&mut self) -> Vec<News> {
+        let held = self.recovery.release();
+        held.into_iter().flat_map(|held| self.tell(held)).collect()
+    }
+
+    fn tell(&mut self, held: Held) -> Vec<News> {
+        match held {
+            Held::Failed(ranks, code) => self.tell_failed(&ranks, code),
+            Held::Revoked { key, ranks } => {
+                let ranks = ranks.into_iter().filter(|member| !self.gone.contains(member));
+                let ranks = ranks.collect();
+                let mut news = vec![self.spread(|round| News::Revoked { key, ranks, round })];
+                news.extend(self.settle());
+                news
+            }
+        }
+    }
+
+    /// Tells it, or holds it back while a rank repeats what former lives did.
+    fn tell_or_hold(&mut self, held: Held) -> Vec<News> {
+        self.recovery.end();
+        self.recovery.hold(held);
+        self.release()
+    }
+
     /// More ranks have come, on these nodes.
     pub fn come(&mut self, nodes: &[Node]) {
         self.nodes.extend(nodes);
@@ -103,6 +172,7 @@ impl Survivors {
 
     /// `by` has spawned these ranks. They begin MPI together, with it: or none of them does.
     pub fn spawned(&mut self, by: Rank, ranks: std::ops::Range<Rank>) {
+        self.recovery.end();
         self.worlds.push(World { by, ranks });
     }
 
@@ -134,6 +204,11 @@ impl Survivors {
     /// These ranks have failed, at one moment and with this exit code. What they said before has been handled, or never
     /// will be. What they have sent is on all nodes, or never will be.
     pub fn failed(&mut self, ranks: &[Rank], code: i32) -> Vec<News> {
+        ranks.iter().for_each(|rank| self.recovery.is_over(*rank));
+        self.tell_or_hold(Held::Failed(ranks.to_vec(), code))
+    }
+
+    fn tell_failed(&mut self, ranks: &[Rank], code: i32) -> Vec<News> {
         let mut news = Vec::new();
         for rank in ranks.iter().copied() {
             if !self.failed.contains(&rank) {
@@ -162,15 +237,27 @@ impl Survivors {
     /// `rank` has finished: it takes part in nothing any more.
     pub fn finished(&mut self, rank: Rank) -> Vec<News> {
         self.gone.insert(rank);
+        self.recovery.is_over(rank);
         let mut news = self.decide();
         news.extend(self.close());
         news.extend(self.settle());
+        news.extend(self.release());
         news
     }
 
     /// Ends calls that can end.
     fn close(&mut self) -> Vec<News> {
-        self.closings.close(&self.failed, &self.gone)
+        let news = self.closings.close(&self.failed, &self.gone);
+        self.answer(news)
+    }
+
+    /// Those of these verdicts that go out now: the others wait until a life asks for them again.
+    fn answer(&mut self, mut news: Vec<News>) -> Vec<News> {
+        news.retain(|news| match news {
+            News::Agreed { rank, ticket, verdict } => self.recovery.decides(*rank, *ticket, verdict),
+            _ => true,
+        });
+        news
     }
 
     /// All ranks of `node` know the news of this round.
@@ -216,23 +303,44 @@ impl Survivors {
                 self.joined.insert(rank);
                 Vec::new()
             }
-            Said::Revokes { key, members } => {
-                let ranks = members.into_iter().filter(|member| !self.gone.contains(member));
-                let ranks = ranks.collect();
-                let mut news = vec![self.spread(|round| News::Revoked { key, ranks, round })];
-                news.extend(self.settle());
-                news
+            Said::Revokes { key, members } => self.tell_or_hold(Held::Revoked { key, ranks: members }),
+            Said::Repeats { ticket } => self.repeats(rank, ticket),
+            Said::Took { ticket, look } => {
+                self.recovery.takes(rank, ticket, look);
+                Vec::new()
             }
             Said::Wants(wish) => {
+                self.recovery.asks(rank, wish.ticket);
                 self.take(rank, wish);
-                self.decide()
+                let mut news = self.decide();
+                news.extend(self.release());
+                news
             }
             Said::Closes(closing) => {
+                self.recovery.asks(rank, closing.ticket);
                 self.closings.take(rank, closing);
-                self.close()
+                let mut news = self.close();
+                news.extend(self.release());
+                news
             }
             Said::Abandons { ticket } => self.abandons(rank, ticket),
         }
+    }
+
+    /// A life that repeats a wish is answered as the one before.
+    fn repeats(&mut self, rank: Rank, ticket: u32) -> Vec<News> {
+        let known = self.recovery.repeats(rank, ticket);
+        let is_known = known.is_some();
+        let (look, verdict) = known.unwrap_or_default();
+        let mut news = vec![News::Repeated {
+            rank,
+            ticket,
+            is_known,
+            look,
+        }];
+        news.extend(verdict.map(|verdict| News::Agreed { rank, ticket, verdict }));
+        news.extend(self.release());
+        news
     }
 
     /// It is an agreement with them, in which they do not take part.
@@ -288,7 +396,9 @@ impl Survivors {
         let (complete, rest) = std::mem::take(&mut self.agreements).into_iter().partition(is_complete);
         self.agreements = rest;
         let complete: Vec<Agreement> = complete;
-        complete.iter().flat_map(|agreement| self.verdicts(agreement)).collect()
+        let verdicts = complete.iter().flat_map(|agreement| self.verdicts(agreement));
+        let verdicts = verdicts.collect();
+        self.answer(verdicts)
     }
 
     fn verdicts(&self, agreement: &Agreement) -> Vec<News> {

@@ -19,7 +19,7 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                                pessimistic-on-nodes|auto|auto-with-full-logs|blocking|chandy-lamport|group|blocking-on-nodes|
                                chandy-lamport-on-nodes|group-on-nodes|auto-on-nodes|blocking-with-parity|
                                chandy-lamport-with-parity|group-with-parity|auto-with-parity|hierarchical|
-                               channel-memory|survivors|all]
+                               channel-memory|survivors|recovering-survivors|all]
                    [--mutations]
                    [--event-loggers COUNT] [--clock-spread multicast|broadcast|piggyback]
        resurgo-sim study --help
@@ -40,7 +40,8 @@ const USAGE: &str = "usage: resurgo-sim [--seeds COUNT] [--from SEED] [--seed N 
                     with -with-parity: the same, and images of waves have parity instead of copies;
                     hierarchical: processes fail, and each takes its group with it to a wave;
                     channel-memory: nodes fail, and all messages are in channel memories;
-                    survivors: processes and nodes fail, and the program deals with that
+                    survivors: processes and nodes fail, and the program deals with that; recovering-survivors: each
+                    process comes back some times first
   --event-loggers   causal logging's (0 to 3, as the seed has it)
   --clock-spread    how ranks learn what the event loggers of others have (as the seed has it, or multicast)
   --mutations       break the protocol on purpose: how many seeds does each variant survive";

@@ -418,4 +418,10 @@ pub enum Mutation {
     EndGroups,
     /// Survivors do not agree on the communicator that they have made.
     ShrinkOnce,
+    /// A rank that recovers by itself counts as caught up when it begins.
+    CaughtUpEarly,
+    /// It wants again what a former life has wanted.
+    WantAgain,
+    /// It does not say when it has found a verdict.
+    TookUnsaid,
 }

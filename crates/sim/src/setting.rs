@@ -51,10 +51,12 @@ pub enum Setting {
     ChannelMemory,
     /// The program deals with failures of processes and nodes itself (see [`crate::survivors`]).
     Survivors,
+    /// The same on one node, where ranks recover by themselves some times before a failure is told.
+    RecoveringSurvivors,
 }
 
 impl Setting {
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Process,
         Self::Node,
         Self::PessimisticOnNodes,
@@ -85,6 +87,7 @@ impl Setting {
         Self::HierarchicalOnNodes,
         Self::ChannelMemory,
         Self::Survivors,
+        Self::RecoveringSurvivors,
     ];
 
     /// Its name on the command line.
@@ -114,6 +117,7 @@ impl Setting {
             Self::AutoWithParity => "auto-with-parity",
             Self::HierarchicalOnNodes => "hierarchical-on-nodes",
             Self::Survivors => "survivors",
+            Self::RecoveringSurvivors => "recovering-survivors",
             Self::Auto
             | Self::Blocking
             | Self::ChandyLamport
@@ -126,7 +130,9 @@ impl Setting {
     /// The simulated protocol.
     pub const fn protocol(self) -> Protocol {
         match self {
-            Self::Process | Self::Node | Self::PessimisticOnNodes | Self::InPlace => Protocol::Pessimistic,
+            Self::Process | Self::Node | Self::PessimisticOnNodes | Self::InPlace | Self::RecoveringSurvivors => {
+                Protocol::Pessimistic
+            }
             Self::Causal(_) | Self::Gathering(_) | Self::CausalOnNodes(_) => Protocol::Causal,
             Self::Auto | Self::AutoWithFullLogs | Self::AutoOnNodes | Self::AutoWithParity => Protocol::Auto,
             Self::Blocking | Self::BlockingOnNodes | Self::BlockingWithParity => Protocol::Blocking,

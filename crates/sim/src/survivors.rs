@@ -5,10 +5,12 @@
 //! take their time. Ranks and nodes fail at any moment, nodes also by being cut off until their lease is over.
 //!
 //! - [`node`]: the agents, the node memory and the movers.
+//! - [`repeating`]: ranks that recover by themselves first, in the setting for that.
 //! - [`rank`]: the provider, the library above MPI, and the program.
 
 mod node;
 mod rank;
+mod repeating;
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,7 @@ use crate::checkers::{LIVENESS, Violation, violation};
 use crate::mutation::Mutation;
 use crate::queue::Queue;
 use crate::random::{Random, mix};
+use crate::setting::Setting;
 use crate::trace::Trace;
 use crate::world::{Failure, Options, Report};
 use node::{Item, Place};
@@ -34,8 +37,13 @@ const MOST_EVENTS: u64 = 60_000;
 #[derive(Debug, Clone)]
 enum Up {
     Said(Rank, Said),
-    Ended { rank: Rank, finalised: bool },
+    Ended {
+        rank: Rank,
+        finalised: bool,
+    },
     Knows(u64),
+    /// The rank has repeated its messages and its output.
+    Replayed(Rank),
 }
 
 /// What it is told.
@@ -43,6 +51,7 @@ enum Up {
 enum Down {
     Failures(News),
     NodeLost(Node),
+    Begin(Rank),
 }
 
 #[derive(Debug)]
@@ -86,6 +95,8 @@ struct Pace {
 
 struct World {
     mutation: Option<Mutation>,
+    /// Ranks recover by themselves first.
+    recovers: bool,
     now: u64,
     queue: Queue<Event>,
     random: Random,
@@ -125,13 +136,19 @@ impl World {
     fn new(seed: u64, options: &Options, trace: bool) -> World {
         let mut random = Random::new(mix(seed, 7));
         let size = random.between(2, 9) as usize;
-        let nodes = random.between(1, 4.min(size as u64)) as Node;
+        let recovers = options.setting == Setting::RecoveringSurvivors;
+        let nodes = match recovers {
+            true => 1,
+            false => random.between(1, 4.min(size as u64)) as Node,
+        };
         let node_of: Vec<Node> = (0..size)
             .map(|rank| (rank as u64 * u64::from(nodes) / size as u64) as Node)
             .collect();
+        let untold = if recovers { random.between(1, 3) } else { 0 };
         let limits = Limits {
-            restarts: 0,
-            restarts_per_rank: 0,
+            restarts: untold * size as u64,
+            restarts_per_rank: untold,
+            untold,
         };
         let pace = Pace {
             turn: random.pick([1, 3, 8, 20]),
@@ -140,6 +157,7 @@ impl World {
         };
         let mut world = World {
             mutation: options.mutation,
+            recovers,
             now: 0,
             queue: Queue::new(),
             trace: Trace::new(trace),
@@ -152,7 +170,7 @@ impl World {
             down: vec![Link::default(); nodes as usize],
             policy: Policy::new(size, Protocol::None, limits).surviving(true, node_of.clone()),
             lost: vec![false; nodes as usize],
-            strikes: random.between(1, size as u64 - 1),
+            strikes: random.between(1, (untold + 1) * size as u64 - 1),
             verdicts: BTreeMap::new(),
             comms: BTreeMap::from([(0, (0..size as Rank).collect())]),
             node_of,
@@ -206,7 +224,8 @@ impl World {
             self.now = at;
             self.report.events += 1;
             self.handle(event)?;
-            if self.policy.all_finished() || self.ranks.iter().all(|rank| rank.is_over()) {
+            let are_over = !self.recovers && self.ranks.iter().all(|rank| rank.is_over());
+            if self.policy.all_finished() || are_over {
                 return Ok(());
             }
             if self.report.events > MOST_EVENTS {
@@ -263,6 +282,11 @@ impl World {
         let news = match said {
             Up::Said(rank, said) => survivors.hears(rank, said),
             Up::Knows(round) => survivors.is_known(node, round),
+            Up::Replayed(rank) => {
+                let mut news = survivors.caught_up(rank);
+                news.extend(survivors.has_printed(rank));
+                news
+            }
             Up::Ended { rank, finalised } => {
                 let end = if finalised { End::Exited(0) } else { End::Signalled(9) };
                 let decision = self.policy.ended(&Ending {
@@ -278,6 +302,10 @@ impl World {
                 match decision {
                     Decision::Finished => survivors.finished(rank),
                     Decision::Lost => survivors.failed(&[rank], 137),
+                    Decision::Restart => {
+                        self.begin_life(rank);
+                        Vec::new()
+                    }
                     other => return violation(TOLD, format!("{other:?} follows from the end of rank {rank}")),
                 }
             }
@@ -289,6 +317,11 @@ impl World {
     fn tell(&mut self, news: Vec<News>) {
         let mut seen = 0;
         for mut news in news {
+            if let News::Repeated { rank, .. } = &news {
+                let node = self.node_of[*rank as usize];
+                self.send_down(node, Down::Failures(news));
+                continue;
+            }
             if let News::Agreed { rank, verdict, .. } = &mut news {
                 let node = self.node_of[*rank as usize];
                 if self.is(Mutation::TwoVerdicts) && seen > 0 {

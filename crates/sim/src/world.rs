@@ -406,7 +406,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
 
 /// Runs `seed`. With `trace`, the report has the last events.
 pub fn simulate(seed: u64, options: Options, trace: bool) -> Result<Report, Failure> {
-    if options.setting == Setting::Survivors {
+    if matches!(options.setting, Setting::Survivors | Setting::RecoveringSurvivors) {
         return crate::survivors::simulate(seed, options, trace);
     }
     match options.setting.protocol().kept() {

@@ -89,6 +89,30 @@ fn survivors_have_right_answers_and_come_to_an_end() {
     assert!(crashes > 6000 && shrunk > 6000, "{crashes} crashes, {shrunk} shrunk");
 }
 
+/// Ranks come back some times before the others are told.
+#[test]
+fn survivors_recover_first_and_hear_of_nothing_meanwhile() {
+    let options = Options {
+        setting: Setting::RecoveringSurvivors,
+        mutation: None,
+        loggers: None,
+    };
+    let (mut crashes, mut restarts, mut shrunk) = (0, 0, 0);
+    for seed in 0..3000 {
+        match simulate(seed, options, false) {
+            Ok(report) => {
+                (crashes, restarts) = (crashes + report.crashes, restarts + report.from_images);
+                shrunk += report.fallbacks;
+            }
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+    }
+    assert!(
+        crashes > restarts && restarts > 6000 && shrunk > 1000,
+        "{crashes} crashes, {restarts} restarts, {shrunk} shrunk"
+    );
+}
+
 /// Answers how many lives began from images.
 fn run_moving(setting: Setting, seeds: u64) -> u64 {
     let options = Options {

@@ -280,6 +280,9 @@ pub mod control {
         /// since; 0: there is none such. Lives that begin from it, or before, would read something else, unless the agent
         /// has undone what was written.
         Rank Run LOST_READS: u64 = 4048;
+        /// How often any life of the rank has wanted an answer about failures ([`crate::survivors`]): the most of all
+        /// lives. Where ranks recover, and the program deals with other failures.
+        Rank Memory WISHES: u64 = 4056;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.

@@ -17,9 +17,37 @@ const WANTS: u32 = 2;
 const REVOKES: u32 = 3;
 const ABANDONS: u32 = 4;
 const CLOSES: u32 = 5;
+const REPEATS: u32 = 6;
+const TOOK: u32 = 7;
+
+/// Kinds of answers.
+const AGREED: u32 = 1;
+const REPEATED: u32 = 2;
 
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// The same without memory that the program could notice.
+fn few<const WORDS: usize>(words: [u32; WORDS]) -> ([u8; FEW], usize) {
+    let mut bytes = [0; FEW];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    (bytes, 4 * WORDS)
+}
+
+/// Bytes that [`few`] has room for.
+pub const FEW: usize = 16;
+
+/// [`Said::Repeats`], and its length.
+pub fn encode_repeats(ticket: u32) -> ([u8; FEW], usize) {
+    few([REPEATS, ticket])
+}
+
+/// [`Said::Took`], and its length.
+pub fn encode_took(ticket: u32, look: u64) -> ([u8; FEW], usize) {
+    few([TOOK, ticket, look as u32, (look >> 32) as u32])
 }
 
 fn list(words: &mut Vec<u32>, ranks: &[Rank]) {
@@ -166,6 +194,8 @@ pub fn encode(said: &Said) -> Vec<u8> {
             list(&mut words, &closing.members);
         }
         Said::Abandons { ticket } => words = vec![ABANDONS, *ticket],
+        Said::Repeats { ticket } => words = vec![REPEATS, *ticket],
+        Said::Took { ticket, look } => words = vec![TOOK, *ticket, *look as u32, (*look >> 32) as u32],
         Said::Revokes { key, members } => {
             words = vec![REVOKES, *key as u32, (*key >> 32) as u32];
             list(&mut words, members);
@@ -200,6 +230,11 @@ pub fn decode(datagram: &[u8]) -> Option<Said> {
             })
         }
         ABANDONS => Said::Abandons { ticket: words.next()? },
+        REPEATS => Said::Repeats { ticket: words.next()? },
+        TOOK => Said::Took {
+            ticket: words.next()?,
+            look: u64::from(words.next()?) | u64::from(words.next()?) << 32,
+        },
         REVOKES => Said::Revokes {
             key: u64::from(words.next()?) | u64::from(words.next()?) << 32,
             members: words.list()?,
@@ -208,25 +243,56 @@ pub fn decode(datagram: &[u8]) -> Option<Said> {
     })
 }
 
+/// What an agent answers, to a rank's words with this ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Agreed(u32, Verdict),
+    /// Whether a former life has said the wish, and the look that found its verdict.
+    Repeated(u32, bool, Option<u64>),
+}
+
 /// Agent to rank: the answer to its wish of this ticket.
 pub fn encode_verdict(ticket: u32, verdict: &Verdict) -> Vec<u8> {
     let is_acknowledged = u32::from(verdict.is_acknowledged);
-    let mut words = vec![ticket, verdict.flag, is_acknowledged, verdict.failures as u32];
+    let mut words = vec![AGREED, ticket, verdict.flag, is_acknowledged, verdict.failures as u32];
     list(&mut words, &verdict.failed);
     bytes(&words)
 }
 
+/// Agent to rank: the answer to [`Said::Repeats`].
+pub fn encode_repeated(ticket: u32, is_known: bool, look: Option<u64>) -> Vec<u8> {
+    let number = look.unwrap_or(0);
+    bytes(&[
+        REPEATED,
+        ticket,
+        u32::from(is_known),
+        u32::from(look.is_some()),
+        number as u32,
+        (number >> 32) as u32,
+    ])
+}
+
 /// None: this is nonsense.
-pub fn decode_verdict(datagram: &[u8]) -> Option<(u32, Verdict)> {
+pub fn decode_answer(datagram: &[u8]) -> Option<Answer> {
     let mut words = Words(datagram);
-    let ticket = words.next()?;
-    let verdict = Verdict {
-        flag: words.next()?,
-        is_acknowledged: words.next()? != 0,
-        failures: words.next()?.into(),
-        failed: words.list()?,
-    };
-    Some((ticket, verdict))
+    let (kind, ticket) = (words.next()?, words.next()?);
+    match kind {
+        AGREED => {
+            let verdict = Verdict {
+                flag: words.next()?,
+                is_acknowledged: words.next()? != 0,
+                failures: words.next()?.into(),
+                failed: words.list()?,
+            };
+            Some(Answer::Agreed(ticket, verdict))
+        }
+        REPEATED => {
+            let (is_known, has_look) = (words.next()? != 0, words.next()? != 0);
+            let look = u64::from(words.next()?) | u64::from(words.next()?) << 32;
+            Some(Answer::Repeated(ticket, is_known, has_look.then_some(look)))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -293,7 +359,25 @@ mod tests {
             failures: 3,
             is_acknowledged: true,
         };
-        assert_eq!(decode_verdict(&encode_verdict(6, &verdict)), Some((6, verdict)));
+        assert_eq!(
+            decode_answer(&encode_verdict(6, &verdict)),
+            Some(Answer::Agreed(6, verdict))
+        );
+        for (is_known, look) in [(false, None), (true, None), (true, Some(1 << 40 | 3))] {
+            let answer = Answer::Repeated(9, is_known, look);
+            assert_eq!(decode_answer(&encode_repeated(9, is_known, look)), Some(answer));
+        }
+        let took = Said::Took {
+            ticket: 3,
+            look: 1 << 33,
+        };
+        for (said, (bytes, length)) in [
+            (Said::Repeats { ticket: 7 }, encode_repeats(7)),
+            (took, encode_took(3, 1 << 33)),
+        ] {
+            assert_eq!(encode(&said), bytes[..length]);
+            assert_eq!(decode(&bytes[..length]), Some(said));
+        }
         for nonsense in [&bytes(&[8])[..], &bytes(&[REVOKES, 1, 1, u32::MAX]), &[]] {
             assert_eq!(decode(nonsense), None);
         }

@@ -92,23 +92,69 @@ fn check_reports(reports: &Reports) -> Result<(), String> {
     Ok(())
 }
 
-/// A program that deals with failures itself: no rank begins again.
+/// A program that deals with failures itself: no rank begins again, or each some times.
 fn check_survival(options: &mut Options) -> Result<(), String> {
-    if !options.ends.survives {
-        return Ok(());
+    match (options.ends.survives, options.ends.after) {
+        (false, 0) => return Ok(()),
+        (false, _) => {
+            return Err(
+                "--ft-after is for programs that deal with failures themselves: add --ft or --ft-mode, or leave it out"
+                    .to_string(),
+            );
+        }
+        (true, 0) => {}
+        (true, _) => return check_recovery(options),
     }
     match options.protocol {
         Protocol::None => {}
         _ if !options.has("protocol") => options.protocol = Protocol::None,
         protocol => {
             return Err(format!(
-                "--ft and --protocol {} cannot be combined yet: with --ft a failed rank is told to the others instead of \
-                 being restarted; leave --protocol out, or leave --ft out",
+                "--ft and --protocol {} cannot be combined: with --ft a failed rank is told to the others instead of being \
+                 restarted; add --ft-after N, and it is restarted N times first; or leave one of both out",
                 protocol.name()
             ));
         }
     }
     Ok(())
+}
+
+/// A rank of such a program recovers by itself first: from its beginning, with its messages on one node.
+fn check_recovery(options: &mut Options) -> Result<(), String> {
+    match options.protocol {
+        Protocol::Pessimistic | Protocol::Causal => {}
+        Protocol::Auto => {
+            options.protocol = Protocol::Pessimistic;
+            let why = "message logging alone, as pessimistic: with --ft-after a rank that does not repeat what it did is told \
+                       to the others";
+            options.choice = options.has("protocol").then_some(why);
+        }
+        protocol => {
+            return Err(format!(
+                "--ft-after and --protocol {} cannot be combined: a rank that recovers alone replays its messages; leave \
+                 --protocol out, or run with --protocol pessimistic",
+                protocol.name()
+            ));
+        }
+    }
+    if options.tolerate_node {
+        return Err("--ft-after and --tolerate node cannot be combined; leave one of both out".to_string());
+    }
+    let images = [
+        ("checkpoint-every", "--checkpoint-every"),
+        ("checkpoint-policy", "--checkpoint-policy"),
+        ("checkpoint-at", "--checkpoint-at"),
+        ("checkpoint-dir", "--checkpoint-dir"),
+        ("store", "--store"),
+        ("local-copies", "--local-copies"),
+    ];
+    match images.into_iter().find(|(name, _)| options.has(name)) {
+        Some((_, name)) => Err(format!(
+            "--ft-after and {name} cannot be combined: a rank that deals with failures has no images, and is replayed from its \
+             beginning; leave one of both out"
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_tolerance(options: &Options) -> Result<(), String> {

@@ -266,6 +266,10 @@ table! {
          MESSAGES, until then: nop: every call is an error; cont: messages between survivors go on\n\
          strict: a collective call ends well for all members, or for none"
         Job(modes);
+    "--ft-after" "N" "0" RunOrEnvironment
+        "with --ft or --ft-mode: a rank that fails is restarted and replayed, and nobody is told; after N restarts of the \
+         rank, or if it cannot be replayed, the others are told; with --protocol pessimistic, on one node"
+        Job(|options, value| number(value).map(|restarts| options.ends.after = restarts));
     "--max-restarts" "N" "64" Everywhere
         "restarts a job may have"
         Job(|options, value| number(value).map(|restarts| options.ends.restarts = restarts));

@@ -207,6 +207,8 @@ pub struct Ends {
     pub survives: bool,
     /// By FT-MPI's rules.
     pub modes: Option<Modes>,
+    /// It is told of a rank's failure after so many restarts of the rank.
+    pub after: u64,
 }
 
 /// Event loggers, for jobs that tolerate the loss of a node, and what messages carry for them.
@@ -392,7 +394,7 @@ impl Options {
 
     /// Whether ranks can have images.
     pub fn has_images(&self) -> bool {
-        self.protocol.has_images()
+        self.protocol.has_images() && !self.ends.survives
     }
 
     /// How many event loggers the job has.

@@ -9,7 +9,6 @@ use super::failures::{
 };
 use super::introductions;
 use super::*;
-use crate::survivors;
 use resurgo_wire::survivors::{ENDED, Place};
 use std::collections::{HashSet, VecDeque};
 

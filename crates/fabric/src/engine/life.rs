@@ -184,7 +184,8 @@ impl Life {
             threads.store(2, Ordering::Relaxed);
         }
         if self.thread_changes > THREAD_CHANGES && self.protocol.is_some() {
-            if node.returns_together {
+            // Or others are told of its failure.
+            if node.returns_together || node.survives {
                 return threads.store(nm::MANY_THREADS, Ordering::Relaxed);
             }
             node.report(&format!(

@@ -91,6 +91,7 @@ impl Engine {
             while self.life.protocol.is_some() && !matches!(incoming.filling, Filling::Nothing) {
                 match incoming.carrier.peek(&self.node) {
                     Some(piece) => self.go_on(&mut incoming, source, piece),
+                    None if self.is_cut_off(&mut incoming.carrier, source) => break,
                     None => {
                         self.exchange_if_due();
                         self.pause_for(&mut incoming.carrier, source);
@@ -105,6 +106,14 @@ impl Engine {
             place.store(reached, Ordering::Release);
         }
         self.peers.incoming[source] = Some(incoming);
+    }
+
+    /// The rest of a message will not come: its sender has failed, and the program is told of that. Then it is buried with
+    /// half a message.
+    fn is_cut_off(&self, carrier: &mut Carrier, source: usize) -> bool {
+        self.node.survives
+            && self.node.control(source, control::BURIED).load(Ordering::Acquire) != 0
+            && carrier.peek(&self.node).is_none()
     }
 
     /// A message is delivered: before a send can depend on it, notes its place in the order.

@@ -3,6 +3,7 @@ use super::*;
 const LIMITS: Limits = Limits {
     restarts: 5,
     restarts_per_rank: 4,
+    untold: 0,
 };
 
 fn ended(rank: Rank, end: End, initialised: bool, finalised: bool) -> Ending {
@@ -221,6 +222,7 @@ fn new_ranks_take_places_as_often_as_restarts_are_allowed() {
     let limits = Limits {
         restarts: 3,
         restarts_per_rank: 2,
+        untold: 0,
     };
     let mut p = Policy::new(3, Protocol::None, limits).surviving(true, vec![0; 3]);
     (0..3).for_each(|rank| {
@@ -250,4 +252,56 @@ fn new_ranks_take_places_as_often_as_restarts_are_allowed() {
     );
     assert!(p.all_finished());
     assert_eq!(p.exit_code(), 0);
+}
+
+#[test]
+fn a_rank_recovers_some_times_before_the_program_is_told() {
+    use crate::survivors::Said;
+
+    let limits = Limits { untold: 2, ..LIMITS };
+    let job = || Policy::new(3, Protocol::Pessimistic, limits).surviving(true, vec![0; 3]);
+    let mut early = job();
+    assert_eq!(
+        early.ended(&killed(1)),
+        Decision::Restart,
+        "before MPI_Init has ended, too"
+    );
+    let survivors = early.survivors.as_mut().unwrap();
+    assert!(survivors.is_repeating(1));
+    survivors.hears(0, Said::Joined);
+    let diverged = Ending {
+        report: Some(Report::Diverged),
+        ..killed(0)
+    };
+    assert_eq!(early.ended(&diverged), Decision::Lost, "it cannot recover");
+    early.survivors.as_mut().unwrap().failed(&[0], 137);
+    let not_begun = Decision::EndJob(Why::NotBegun);
+    assert_eq!(early.ended(&killed(1)), not_begun, "the others wait for it in MPI_Init");
+    let mut p = job();
+    (0..3).for_each(|rank| assert!(p.survivors.as_mut().unwrap().hears(rank, Said::Joined).is_empty()));
+    let mut spawns = p.clone();
+    spawns.survivors.as_mut().unwrap().spawned(0, 3..4);
+    assert_eq!(spawns.ended(&killed(1)), Decision::Lost);
+    let other = Ending {
+        report: Some(Report::Other),
+        ..killed(0)
+    };
+    assert_eq!(p.clone().ended(&other), Decision::EndJob(Why::Report));
+    assert_eq!(p.ended(&killed(1)), Decision::Restart);
+    assert_eq!(p.ended(&killed(2)), Decision::Restart);
+    assert_eq!(p.ended(&killed(1)), Decision::Restart);
+    assert_eq!(p.restarts(), 3);
+    assert_eq!(p.ended(&killed(1)), Decision::Lost, "so often, and no more");
+    // Rank 2 may not have repeated all: the failure is told then. Nobody recovers meanwhile.
+    p.survivors.as_mut().unwrap().failed(&[1], 137);
+    assert_eq!(p.ended(&killed(2)), Decision::Lost);
+    let few = Limits {
+        restarts: 1,
+        untold: 2,
+        ..LIMITS
+    };
+    let mut p = Policy::new(3, Protocol::Pessimistic, few).surviving(true, vec![0; 3]);
+    (0..3).for_each(|rank| assert!(p.survivors.as_mut().unwrap().hears(rank, Said::Joined).is_empty()));
+    assert_eq!(p.ended(&killed(0)), Decision::Restart);
+    assert_eq!(p.ended(&killed(2)), Decision::Lost, "the job has no more restarts");
 }

@@ -21,6 +21,15 @@ pub enum Said {
         key: u64,
         members: Vec<Rank>,
     },
+    /// This life may repeat a wish, or the end of a call, of a former one: before it says so again, it asks.
+    Repeats {
+        ticket: u32,
+    },
+    /// It has found the verdict of this ticket, when it looked for the time of this number, from 1.
+    Took {
+        ticket: u32,
+        look: u64,
+    },
 }
 
 /// One member's part of an agreement.
@@ -91,4 +100,11 @@ pub enum News {
     Ends { rank: Rank },
     /// For this rank, which waits for it.
     Agreed { rank: Rank, ticket: u32, verdict: Verdict },
+    /// For this rank: whether a former life has said the wish of this ticket, and the look that found its verdict.
+    Repeated {
+        rank: Rank,
+        ticket: u32,
+        is_known: bool,
+        look: Option<u64>,
+    },
 }

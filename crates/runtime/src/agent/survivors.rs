@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use resurgo_protocol::Rank;
-use resurgo_protocol::survivors::{News, Verdict};
+use resurgo_protocol::survivors::News;
 use resurgo_wire::control::ToDispatcher;
 use resurgo_wire::node_memory::{Control, Field, REVOCATIONS, control, header};
-use resurgo_wire::survivors::{BYTES, decode, encode_verdict, place_of_revoked};
+use resurgo_wire::survivors::{BYTES, decode, encode_repeated, encode_verdict, place_of_revoked};
 
 use super::net::mapped::Mapped;
 use super::{Agent, Work};
@@ -68,11 +68,19 @@ impl Agent {
                 match &**known {
                     News::Failed { rank, .. } => work.memory.set_control(*rank as usize, control::BURIED, 1)?,
                     News::Revoked { key, ranks, .. } => work.note_revoked(control::CLOSED, *key, ranks)?,
-                    News::Settled(_) | News::Agreed { .. } | News::Ends { .. } => return Ok(()),
+                    News::Settled(_) | News::Agreed { .. } | News::Repeated { .. } | News::Ends { .. } => return Ok(()),
                 }
                 work.wake_survivors()?;
             }
-            News::Agreed { rank, ticket, verdict } => self.answer_survivor(*rank as usize, *ticket, verdict),
+            News::Agreed { rank, ticket, verdict } => {
+                self.answer_survivor(*rank as usize, &encode_verdict(*ticket, verdict));
+            }
+            News::Repeated {
+                rank,
+                ticket,
+                is_known,
+                look,
+            } => self.answer_survivor(*rank as usize, &encode_repeated(*ticket, *is_known, *look)),
             // The dispatcher has it killed.
             News::Ends { .. } => {}
         }
@@ -80,10 +88,10 @@ impl Agent {
     }
 
     /// It takes answers whenever it waits for one, so its socket has room, unless it is gone.
-    fn answer_survivor(&mut self, rank: usize, ticket: u32, verdict: &Verdict) {
+    fn answer_survivor(&mut self, rank: usize, answer: &[u8]) {
         let life = self.work.ranks.get(rank).and_then(|this| this.life.as_ref());
         if let Some(socket) = life.and_then(|life| life.survivor.as_ref()) {
-            let _ = socket.send(&encode_verdict(ticket, verdict));
+            let _ = socket.send(answer);
         }
     }
 }

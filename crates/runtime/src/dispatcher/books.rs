@@ -101,6 +101,9 @@ impl Dispatcher {
     fn tell_repeats(&mut self, rank: usize) {
         if let Some((life, output)) = self.ledger.repeats_anew(rank) {
             self.tell(ToAgent::Repeats { rank, life, output });
+            if !output[0] {
+                self.survivor_has_printed(rank);
+            }
         }
     }
 

@@ -62,6 +62,10 @@ pub fn reason(ended: &Ended, why: Why) -> String {
         Why::Report => ended.report.clone().unwrap_or(of_rank),
         Why::BeforeMpi => of_rank,
         Why::NoMpi => format!("{of_rank}; it is not an MPI program, and not started again"),
+        Why::NotBegun => format!(
+            "{of_rank}; it had not left MPI_Init, so the others cannot go on without it, and --ft-after restarts no rank once a \
+             failure was told or ranks were spawned"
+        ),
         Why::NothingKept => format!("{of_rank}; with --protocol auto the rank would be restarted"),
         Why::SamePlace { times, messages } => format!(
             "{of_rank} {times} times in a row at the same place, after {messages} messages: the program itself fails there, and \

@@ -176,6 +176,9 @@ pub enum Event<'a> {
     Lost {
         rank: usize,
         left: usize,
+        /// Why it could not recover by itself, if it has said so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
     },
     CaughtUp {
         rank: usize,

@@ -130,6 +130,7 @@ impl Dispatcher {
             }
             ToDispatcher::CaughtUp { rank, life, statistics } => {
                 self.bus.caught_up(rank, life, &statistics, Instant::now());
+                self.survivor_caught_up(rank);
             }
             ToDispatcher::Ended(ended) => self.rank_ended(&ended),
             ToDispatcher::NotStarted { rank, reason } => self.not_started(rank, &reason),
@@ -167,6 +168,9 @@ impl Dispatcher {
         if ended.diverged() {
             self.have_waves_again();
         }
+        if let Some(survivors) = self.policy.survivors.as_mut().filter(|_| !ended.repeats) {
+            survivors.cannot_repeat();
+        }
         let decision = self.policy.ended(&ends::ending(ended));
         if decision == Decision::Finished {
             self.survivor_finished(rank);
@@ -184,7 +188,7 @@ impl Dispatcher {
         match decision {
             Decision::Restart => self.restart(ended),
             Decision::EndJob(why) => self.end(why.exit_code(ended.end, EXIT_REPORT), Duration::ZERO),
-            Decision::Lost => self.rank_lost(rank, ended.end),
+            Decision::Lost => self.rank_lost(ended),
             Decision::Finished => {}
         }
     }
@@ -268,6 +272,8 @@ impl Dispatcher {
     /// Images and waves, and requests for them.
     fn heard_of_image(&mut self, message: ToDispatcher) {
         match message {
+            // Nothing makes the logs forget.
+            ToDispatcher::LogGrows { .. } if self.images.without.is_some() => {}
             ToDispatcher::LogGrows {
                 rank, is_scarce: true, ..
             } => {

@@ -132,6 +132,11 @@ impl Ledger {
         changes.then_some((this.life, repeats))
     }
 
+    /// Whether the present life has yet to repeat standard output of former ones.
+    pub fn repeats_output(&self, rank: usize) -> bool {
+        self.ranks[rank].taken[0].repeats()
+    }
+
     /// Gives up waiting until the present life has repeated the output of former ones. Returns how many bytes are
     /// missing.
     pub fn forgive(&mut self, rank: usize, life: u64) -> u64 {

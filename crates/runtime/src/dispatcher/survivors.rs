@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use resurgo_protocol::policy::End;
 use resurgo_protocol::survivors::{News, Said, Survivors};
 use resurgo_protocol::{Fact, Rank};
-use resurgo_wire::control::ToAgent;
+use resurgo_wire::control::{Ended, ToAgent};
 
 use super::events::Event;
 use super::node::Lost;
@@ -22,11 +22,26 @@ impl Dispatcher {
         self.survivors(|job| job.finished(rank as u32));
     }
 
+    /// The rank has repeated the messages of its former lives.
+    pub(super) fn survivor_caught_up(&mut self, rank: usize) {
+        self.survivors(|job| job.caught_up(rank as u32));
+        if !self.ledger.repeats_output(rank) {
+            self.survivor_has_printed(rank);
+        }
+    }
+
+    /// It owes no output.
+    pub(super) fn survivor_has_printed(&mut self, rank: usize) {
+        self.survivors(|job| job.has_printed(rank as u32));
+    }
+
     /// The rank has failed, and the others go on without it.
-    pub(super) fn rank_lost(&mut self, rank: usize, end: End) {
+    pub(super) fn rank_lost(&mut self, ended: &Ended) {
+        let rank = ended.rank;
         let left = self.pids.iter().flatten().count();
-        self.bus.tell(Event::Lost { rank, left });
-        self.have_failed(&[rank as Rank], end);
+        let reason = ended.report.as_deref();
+        self.bus.tell(Event::Lost { rank, left, reason });
+        self.have_failed(&[rank as Rank], ended.end);
     }
 
     /// So are all that ran on this node.
@@ -55,7 +70,11 @@ impl Dispatcher {
         there.iter().for_each(|rank| self.pids[*rank] = None);
         let left = self.pids.iter().flatten().count();
         for rank in &failed {
-            self.bus.tell(Event::Lost { rank: *rank, left });
+            self.bus.tell(Event::Lost {
+                rank: *rank,
+                left,
+                reason: None,
+            });
         }
         let failed: Vec<Rank> = failed.into_iter().map(|rank| rank as Rank).collect();
         self.have_failed(&failed, End::Signalled(Signal::SIGKILL as i32));
@@ -76,7 +95,7 @@ impl Dispatcher {
         let Some(job) = &mut self.policy.survivors else { return };
         for news in happens(job) {
             match &news {
-                News::Agreed { rank, .. } => {
+                News::Agreed { rank, .. } | News::Repeated { rank, .. } => {
                     let node = self.node_of(*rank as usize);
                     self.agents.node(node).queue(&ToAgent::Failures(news));
                 }

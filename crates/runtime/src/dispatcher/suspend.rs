@@ -58,7 +58,10 @@ enum Phase {
 
 /// Why a job has no images, if so.
 pub(super) fn without_images(job: &Job) -> Option<&'static str> {
-    (!job.images).then_some("there are no images with --protocol none")
+    match job.survives() {
+        true => Some("there are no images with --ft and --ft-mode"),
+        false => (!job.images).then_some("there are no images with --protocol none"),
+    }
 }
 
 /// Why a job cannot be suspended, if so.

@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 604] = {
+    pub const ALL: [(Self, Setting); 607] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -623,6 +623,9 @@ impl Mutation {
             (TwoVerdicts, Survivors),
             (EndGroups, Survivors),
             (ShrinkOnce, Survivors),
+            (CaughtUpEarly, RecoveringSurvivors),
+            (WantAgain, RecoveringSurvivors),
+            (TookUnsaid, RecoveringSurvivors),
         ]
     };
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use resurgo_protocol::survivors::{News, Said};
 use resurgo_protocol::{Node, Rank};
 
+use super::repeating::Repeated;
 use super::{Down, Event, TOLD, Up, World};
 use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
@@ -159,8 +160,20 @@ impl World {
                 self.soon(40, Event::Refuses(node, lost));
                 Ok(())
             }
+            Down::Begin(rank) => self.begins_again(rank),
+            Down::Failures(News::Repeated {
+                rank,
+                ticket,
+                is_known,
+                look,
+            }) => {
+                let process = &mut self.ranks[rank as usize];
+                process.lives.repeated = Some(Repeated { ticket, is_known, look }).filter(|_| process.is_alive);
+                Ok(())
+            }
             Down::Failures(News::Agreed { rank, verdict, .. }) => {
-                self.ranks[rank as usize].verdict = Some(verdict);
+                let process = &mut self.ranks[rank as usize];
+                process.verdict = Some(verdict).filter(|_| process.is_alive);
                 Ok(())
             }
             Down::Failures(news) => {
@@ -220,9 +233,9 @@ impl World {
                         place.closed[*rank as usize].insert(*key as u32);
                     }
                 }
-                News::Settled(_) | News::Agreed { .. } | News::Ends { .. } => {}
+                News::Settled(_) | News::Agreed { .. } | News::Repeated { .. } | News::Ends { .. } => {}
             },
-            News::Agreed { .. } | News::Ends { .. } => {}
+            News::Agreed { .. } | News::Repeated { .. } | News::Ends { .. } => {}
         }
         Ok(())
     }

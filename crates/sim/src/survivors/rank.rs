@@ -6,6 +6,7 @@ use resurgo_protocol::Rank;
 use resurgo_protocol::survivors::{Said, Verdict, Wish};
 
 use super::node::Item;
+use super::repeating::Lives;
 use super::{AGREED, Event, Up, World};
 use crate::checkers::{Violation, violation};
 use crate::mutation::Mutation;
@@ -100,8 +101,9 @@ pub struct Process {
     is_revoked: BTreeSet<u32>,
     stage: Stage,
     pub verdict: Option<Verdict>,
+    pub lives: Lives,
     /// The provider.
-    heard: u64,
+    pub heard: u64,
     buried: Vec<bool>,
     posted: Vec<Receive>,
     unexpected: Vec<(Rank, Message)>,
@@ -129,6 +131,7 @@ impl Process {
             is_revoked: BTreeSet::new(),
             stage: Stage::Computes,
             verdict: None,
+            lives: Lives::default(),
             heard: 0,
             buried: vec![false; size],
             posted: Vec::new(),
@@ -163,6 +166,13 @@ impl World {
     /// A rank gets the processor.
     pub(super) fn turn(&mut self, rank: Rank) -> Result<(), Violation> {
         if self.ranks[rank as usize].is_over() {
+            return Ok(());
+        }
+        if self.ranks[rank as usize].lives.repeats() {
+            self.goes_on_as_before(rank)?;
+            if !self.ranks[rank as usize].is_over() {
+                self.soon(self.pace.turn, Event::Turn(rank));
+            }
             return Ok(());
         }
         for _ in 0..self.random.below(3) {
@@ -347,7 +357,8 @@ impl World {
             Stage::Computes => self.begin(rank),
             Stage::Calls(call) if call.waits == 0 => return self.ends_call(rank, call),
             Stage::AwaitsStep { .. } | Stage::AwaitsFailed | Stage::AwaitsMade(_) => {
-                if let Some(verdict) = process.verdict.take() {
+                if let Some(verdict) = self.looks(rank) {
+                    let process = &self.ranks[rank as usize];
                     let (comm, number) = (process.comm, process.agreements);
                     self.agrees(comm, number, &verdict)?;
                     return self.learns(rank, verdict);
@@ -512,13 +523,14 @@ impl World {
         let process = &mut self.ranks[rank as usize];
         process.agreements += 1;
         let wish = Wish {
-            ticket: process.agreements,
+            ticket: process.lives.next_ticket(),
             context: process.comm,
             number: process.agreements,
             flag,
             acknowledged: Vec::new(),
             members: process.members.clone(),
         };
+        process.lives.wants(wish.clone());
         self.say(rank, Said::Wants(wish));
     }
 

@@ -35,7 +35,7 @@ impl Sink for Records {
                 self.ended.insert(*rank, cause.clone());
             }
             Event::NodeLost { reason, .. } => self.node = Some(reason.to_string()),
-            Event::Lost { rank, left } => {
+            Event::Lost { rank, left, .. } => {
                 let how = self.ended.remove(rank).or_else(|| self.node.clone());
                 self.number += 1;
                 self.kept.push_back(Loss {

@@ -80,7 +80,14 @@ fn where_there_are_several_nodes_that_of_a_rank_is_named() {
     let text = "it unlinked a file";
     bus.tell_at(Event::Undone { rank: 2, text }, now);
     bus.failed_at(&ended, Some(0), Some("rank 2 killed by SIGKILL, at last"), now);
-    bus.tell_at(Event::Lost { rank: 2, left: 1 }, now);
+    bus.tell_at(
+        Event::Lost {
+            rank: 2,
+            left: 1,
+            reason: None,
+        },
+        now,
+    );
     // Of a rank that has not begun no node is known.
     bus.tell_at(Event::WavesOver { rank: 0 }, now);
     assert_eq!(

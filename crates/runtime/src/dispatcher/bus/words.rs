@@ -169,13 +169,16 @@ impl Words {
             Event::Restarting { rank } => {
                 self.behind.insert(rank);
             }
-            Event::Lost { rank, left: 0 } => {
+            Event::Lost { rank, left, reason } => {
                 let rank = self.rank(rank);
-                self.say(&format!("{rank} is lost, and no rank is left"));
-            }
-            Event::Lost { rank, left } => {
-                let (rank, left) = (self.rank(rank), counted(left as u64, "other goes", "others go"));
-                self.say(&format!("{rank} is lost; the {left} on without it"));
+                let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+                match left {
+                    0 => self.say(&format!("{rank} is lost, and no rank is left{why}")),
+                    left => {
+                        let left = counted(left as u64, "other goes", "others go");
+                        self.say(&format!("{rank} is lost; the {left} on without it{why}"));
+                    }
+                }
             }
             Event::CaughtUp {
                 rank,

@@ -494,8 +494,22 @@ fn end(story: &mut Story) {
     story.tell("store server away", Event::StoreServerAway { server, reason });
     let kept = &[("n8:4717".to_string(), "/var/tmp/resurgo-1000/j-4717".into())];
     story.tell("store servers keep", Event::StoreServersKeep { kept });
-    story.tell("lost", Event::Lost { rank: 3, left: 2 });
-    story.tell("lost, the last", Event::Lost { rank: 1, left: 0 });
+    story.tell(
+        "lost",
+        Event::Lost {
+            rank: 3,
+            left: 2,
+            reason: None,
+        },
+    );
+    story.tell(
+        "lost, the last",
+        Event::Lost {
+            rank: 1,
+            left: 0,
+            reason: Some("it differs"),
+        },
+    );
     let replaced = Event::Replaced {
         ranks: &[6, 7],
         replaced: &[1, 5],
