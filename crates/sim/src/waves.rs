@@ -173,7 +173,8 @@ struct Transit {
 /// A wave, as a place has it.
 #[derive(Debug, Clone)]
 struct Whole {
-    images: Vec<Memory>,
+    /// None: the end of the rank is part of the wave.
+    images: Vec<Option<Memory>>,
     transit: Option<Vec<Vec<Vec<Piece>>>>,
 }
 
@@ -274,7 +275,13 @@ impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let job = Job::random(size, &mut random).with_barrier();
+        let mut job = Job::random(size, &mut random).with_barrier();
+        // Other runs are as they are without.
+        let has_places = (seed % 5).is_multiple_of(3);
+        if has_places && !crate::random::mix(seed, 19).is_multiple_of(3) {
+            let early = |rank| crate::auto::ends::leaves(seed, size, rank);
+            job = job.ends_early(early, crate::random::mix(seed, 18));
+        }
         let waves = options.setting.protocol().waves();
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
@@ -291,13 +298,11 @@ impl World {
         nodes.racks = crate::random::mix(seed, 7).is_multiple_of(3);
         nodes.leaves = (seed % 4 == 3).then(|| (MOST_LEFT, Random::new(crate::random::mix(seed, 4))));
         let (mut plan, at_once) = plan(&options, size, &nodes, &mut random);
-        // Other runs are as they are without.
-        let has_places = (seed % 5).is_multiple_of(3);
         let in_memory = nodes.storage == Storage::Partners && nodes.sets.rule.is_none();
         if in_memory && !has_places && crate::random::mix(seed, 10).is_multiple_of(2) {
             plan.kept = 1;
         }
-        plan.ends_count = !has_places;
+        plan.ends_count = true;
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,

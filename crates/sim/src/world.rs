@@ -136,6 +136,11 @@ pub(crate) enum Event {
     Restart {
         rank: Rank,
     },
+    /// The process of a rank that has finished may be gone.
+    Leaves {
+        rank: Rank,
+        incarnation: u64,
+    },
     /// A later life of `rank` looks at the next known item.
     Look {
         rank: Rank,
@@ -328,6 +333,7 @@ pub(crate) struct Imaging {
 }
 
 pub(crate) struct World {
+    pub seed: u64,
     pub rules: Rules,
     pub coordinator: Coordinator,
     /// Why the job cannot go on, from the coordinator.
@@ -399,7 +405,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         kept: KEPT,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
-        ends_count: false,
+        ends_count: setting.protocol().can_return_together(),
         begins_anew: setting == Setting::Hierarchical,
     }
 }
@@ -432,12 +438,17 @@ impl World {
             });
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let job = Job::random(size, &mut random);
+        let mut job = Job::random(size, &mut random);
+        if setting.protocol().can_return_together() && !crate::random::mix(seed, 19).is_multiple_of(3) {
+            let early = |rank| crate::auto::ends::leaves(seed, size, rank);
+            job = job.ends_early(early, crate::random::mix(seed, 18));
+        }
         let ranks = (0..size as Rank)
             .map(|rank| rules.first_life(rank, &job, mutation))
             .collect();
         let plan = plan(seed, setting, size, &mut random);
         let mut world = Self {
+            seed,
             mutation,
             now: 0,
             queue: Queue::new(),
@@ -637,6 +648,7 @@ impl World {
             // It is held for ever if the job cannot go on.
             Event::Restart { rank } if self.is_held(rank) => self.goes_on()?,
             Event::Restart { rank } => self.restart(rank)?,
+            Event::Leaves { rank, incarnation } => self.leaves(rank, incarnation),
             Event::Look { rank, incarnation } => {
                 if self.ranks[rank as usize].incarnation == incarnation {
                     match self.moves() {
@@ -757,11 +769,23 @@ impl World {
     }
 
     pub(crate) fn end_process(&mut self, rank: Rank) {
-        if self.ranks[rank as usize].is_down() || !self.rules.record_survives && !self.may_lose_record(rank) {
+        let process = &self.ranks[rank as usize];
+        if process.is_down() || process.has_left || !self.rules.record_survives && !self.may_lose_record(rank) {
             return;
         }
         self.note(|| format!("{rank} crashes"));
         self.counts.crashes += 1;
+        self.take_down(rank);
+        let life = self.ranks[rank as usize].images.life;
+        self.coordinate(Fact::Ended {
+            rank,
+            life,
+            orderly: false,
+        });
+    }
+
+    /// The process of `rank` is gone. Some time later its next one is there.
+    pub(crate) fn take_down(&mut self, rank: Rank) {
         self.checkers.crash(rank);
         let cut = self.now + self.random.below(3 * self.pace.latency);
         let pause = 1 + self.random.below(self.pace.repair);
@@ -783,11 +807,5 @@ impl World {
             };
         }
         self.schedule(pause, Event::Restart { rank });
-        let life = self.ranks[rank as usize].images.life;
-        self.coordinate(Fact::Ended {
-            rank,
-            life,
-            orderly: false,
-        });
     }
 }
