@@ -29,6 +29,7 @@ use resurgo_protocol::group::formation;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
 
+use crate::auto::ends::with_ends;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
 use crate::mutation::Mutation;
 use crate::program::Job;
@@ -275,13 +276,9 @@ impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let mut job = Job::random(size, &mut random).with_barrier();
         // Other runs are as they are without.
         let has_places = (seed % 5).is_multiple_of(3);
-        if has_places && !crate::random::mix(seed, 19).is_multiple_of(3) {
-            let early = |rank| crate::auto::ends::leaves(seed, size, rank);
-            job = job.ends_early(early, crate::random::mix(seed, 18));
-        }
+        let job = with_ends(Job::random(size, &mut random).with_barrier(), seed, has_places);
         let waves = options.setting.protocol().waves();
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };

@@ -8,13 +8,14 @@ use resurgo_protocol::placement::Parity;
 use resurgo_protocol::{Command, Coordinator, EventLogger, Fact, Node, Rank, Tolerate, causal, kinds};
 
 use crate::auto::Waves;
+use crate::auto::ends::with_ends;
 use crate::auto::nodes::Nodes;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
 use crate::network::{Packet, Partition, Wire};
-use crate::process::{Life, Process, State};
+use crate::process::{Life, Process};
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
@@ -438,11 +439,8 @@ impl World {
             });
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let mut job = Job::random(size, &mut random);
-        if setting.protocol().can_return_together() && !crate::random::mix(seed, 19).is_multiple_of(3) {
-            let early = |rank| crate::auto::ends::leaves(seed, size, rank);
-            job = job.ends_early(early, crate::random::mix(seed, 18));
-        }
+        let ends = setting.protocol().can_return_together();
+        let job = with_ends(Job::random(size, &mut random), seed, ends);
         let ranks = (0..size as Rank)
             .map(|rank| rules.first_life(rank, &job, mutation))
             .collect();
@@ -782,30 +780,5 @@ impl World {
             life,
             orderly: false,
         });
-    }
-
-    /// The process of `rank` is gone. Some time later its next one is there.
-    pub(crate) fn take_down(&mut self, rank: Rank) {
-        self.checkers.crash(rank);
-        let cut = self.now + self.random.below(3 * self.pace.latency);
-        let pause = 1 + self.random.below(self.pace.repair);
-        let size = self.ranks.len();
-        let process = &mut self.ranks[rank as usize];
-        process.leave_behind();
-        process.state = State::Down;
-        process.finished = false;
-        process.cuts.push(cut);
-        process.logger_epoch = 0;
-        process.image_wanted = false;
-        if !self.rules.memory_survives {
-            let former = std::mem::replace(process, Process::lost(rank, size));
-            *process = Process {
-                incarnation: former.incarnation,
-                cuts: former.cuts,
-                images: former.images,
-                ..Process::lost(rank, size)
-            };
-        }
-        self.schedule(pause, Event::Restart { rank });
     }
 }

@@ -8,12 +8,22 @@ use resurgo_protocol::{Fact, Rank};
 use crate::log::{Cursor, Log, Record};
 use crate::mutation::Mutation;
 use crate::process::State;
+use crate::program::Job;
 use crate::random::mix;
 use crate::world::{Event, World};
 
 /// The process of the rank ends with its program. In no run those of all ranks do.
-pub(crate) fn leaves(seed: u64, size: usize, rank: Rank) -> bool {
+fn leaves(seed: u64, size: usize, rank: Rank) -> bool {
     mix(seed, 20 + u64::from(rank)).is_multiple_of(2) && seed % size as u64 != u64::from(rank)
+}
+
+/// The same job; in most runs that may have it, the ranks that leave do so long before the others.
+pub(crate) fn with_ends(job: Job, seed: u64, may: bool) -> Job {
+    let size = job.size;
+    match may && !mix(seed, 19).is_multiple_of(3) {
+        true => job.ends_early(|rank| leaves(seed, size, rank), mix(seed, 18)),
+        false => job,
+    }
 }
 
 impl World {
