@@ -60,6 +60,39 @@ print("rank", world.rank, total)
 """
 
 
+# Rank 2 sends to both others, and leaves. Rank 0 takes nothing before its first file is there. Then the two go on.
+TAKEN_AFTER_AN_END = """
+import os, sys, time, zlib
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = 0
+def wait(number):
+    while not os.path.exists(sys.argv[1] + str(number)):
+        time.sleep(0.01)
+if world.rank == 2:
+    for number in range(60):
+        for to in (0, 1):
+            world.Send(bytes([number + to]) * (number * 97 + 1), dest=to)
+    print("rank 2 leaves")
+    sys.exit()
+if world.rank == 0:
+    wait(0)
+for number in range(60):
+    data = bytearray(12000)
+    status = MPI.Status()
+    world.Recv(data, source=2, status=status)
+    total = zlib.crc32(data[: status.Get_count()], total)
+for number in range(1, 400):
+    total = world.sendrecv(total, dest=1 - world.rank, source=1 - world.rank) * 31 + number
+    total %= 1 << 61
+    if number % 100 == 0:
+        print("rank", world.rank, "has", number, total, flush=True)
+    if number in (100, 200, 300) and world.rank == 0:
+        wait(number)
+print("rank", world.rank, total)
+"""
+
+
 def leaving(jobs):
     """A program of which rank 2 leaves early, what its rank 0 waits for, and its undisturbed run."""
     command = [harness.PYTHON, "-c", A_RANK_THAT_LEAVES, jobs.directory / "go"]

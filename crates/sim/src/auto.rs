@@ -10,6 +10,7 @@
 //! The real [`Coordinator`](resurgo_protocol::Coordinator) decides all of that; this module carries it out. Groups of
 //! ranks have waves of their own in the setting `hierarchical` ([`crate::hierarchical`]); here all ranks are one.
 
+pub(crate) mod ends;
 pub(crate) mod nodes;
 pub(crate) mod parity;
 
@@ -110,6 +111,7 @@ impl World {
                 ..
             } => {
                 self.placed(rank, node, from);
+                self.comes_back(rank);
                 self.ranks[rank as usize].images.carry_out(command);
                 if together {
                     self.begins_together(rank, life, from);
@@ -120,7 +122,7 @@ impl World {
             Command::Left { node } if self.moves() => self.will_end(node),
             Command::Left { node } => self.lose_node(node),
             Command::Returned { unit, wave } => self.has_returned(unit, wave),
-            Command::Forget { rank, .. } => {
+            Command::Forget { rank, .. } | Command::ForgetEnded { rank, .. } => {
                 self.ranks[rank as usize].images.carry_out(command);
                 if self.waves.is_some() || self.moves() {
                     self.will_collect(rank);
@@ -167,7 +169,7 @@ impl World {
     pub(crate) fn stands_still(&mut self, rank: Rank) -> bool {
         let asked = self.imaging.one_in.is_some_and(|n| self.random.one_in(n));
         let members = self.members(rank);
-        let is_up = |process: &Process| matches!(process.state, State::Up(_)) && !process.finished;
+        let is_up = |process: &Process| process.is_up() && (!process.finished || process.has_left);
         let all_up = members.iter().all(|rank| is_up(&self.ranks[*rank as usize]));
         if asked && all_up && !self.coordinator.is_in_wave(rank) {
             self.want_wave(rank);
@@ -256,6 +258,11 @@ impl World {
             return;
         }
         waves.to_copy.remove(&rank);
+        if let Some(ended) = self.awaits_ended(rank) {
+            self.go_on(rank);
+            let reason = format!("messages of {ended} are on their way to it");
+            return self.coordinate(Fact::Refused { rank, number, reason });
+        }
         if self.is(Mutation::NoteWhenCopied) {
             self.note_cut(rank, number);
         }
@@ -508,6 +515,11 @@ impl World {
         let known =
             known.unwrap_or_else(|| Checkers::new(size, self.rules.tolerate, self.rules.memory_survives, false));
         self.checkers.returned(known, wave == 0);
+        for rank in 0..size as Rank {
+            if self.ranks[rank as usize].has_left {
+                self.checkers.has_left(rank);
+            }
+        }
     }
 
     /// Entries in the logs and the record of `rank` beyond its image of this wave are void.

@@ -418,6 +418,12 @@ impl Checkers {
         }
     }
 
+    /// All have returned but for `rank`, which has left.
+    pub fn has_left(&mut self, rank: Rank) {
+        let history = self.of(rank);
+        (history.up, history.knows_record) = (true, true);
+    }
+
     /// A later life of `rank`, restored from an image or from the beginning, has read its record, which starts
     /// after delivery `base`.
     pub fn recover(

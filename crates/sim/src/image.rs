@@ -129,9 +129,11 @@ impl World {
     /// Drops from the record what the older of two images covers, and tells the others.
     pub(crate) fn collect(&mut self, rank: Rank) {
         let process = &self.ranks[rank as usize];
-        let Some(base) = process.images.covering(self.mutation).map(Image::cursor) else {
-            return;
+        let base = match self.has_end(rank, process.images.forgets()) {
+            true => self.cursor_of_end(rank),
+            false => process.images.covering(self.mutation).map(Image::cursor),
         };
+        let Some(base) = base else { return };
         let newest = process.images.newest();
         let newest = newest.map_or(base.rclock, |image| image.cursor().rclock);
         if !self.is(Mutation::KeepRecords) {

@@ -67,7 +67,7 @@ impl<I: Clone> KeptImages<I> {
                 self.late = self.under_way.take().map(|(_, image)| image);
             }
             Command::Collect { number, .. } => self.complete.retain(|(file, _)| *file != number),
-            Command::Forget { before, .. } => self.forgets = Some(before),
+            Command::Forget { before, .. } | Command::ForgetEnded { before, .. } => self.forgets = Some(before),
             Command::Begin { life, from, .. } => {
                 (self.life, self.begins) = (life, Some(from));
                 self.woken = match from {

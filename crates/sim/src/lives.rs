@@ -7,11 +7,36 @@ use crate::checkers::Violation;
 use crate::image::Image;
 use crate::log::{Cursor, Log};
 use crate::mutation::Mutation;
-use crate::process::{Life, Recovery, State};
+use crate::process::{Life, Process, Recovery, State};
 use crate::subject::Subject;
 use crate::world::{Event, World};
 
 impl World {
+    /// The process of `rank` is gone. Some time later its next one is there.
+    pub(crate) fn take_down(&mut self, rank: Rank) {
+        self.checkers.crash(rank);
+        let cut = self.now + self.random.below(3 * self.pace.latency);
+        let pause = 1 + self.random.below(self.pace.repair);
+        let size = self.ranks.len();
+        let process = &mut self.ranks[rank as usize];
+        process.leave_behind();
+        process.state = State::Down;
+        process.finished = false;
+        process.cuts.push(cut);
+        process.logger_epoch = 0;
+        process.image_wanted = false;
+        if !self.rules.memory_survives {
+            let former = std::mem::replace(process, Process::lost(rank, size));
+            *process = Process {
+                incarnation: former.incarnation,
+                cuts: former.cuts,
+                images: former.images,
+                ..Process::lost(rank, size)
+            };
+        }
+        self.schedule(pause, Event::Restart { rank });
+    }
+
     pub(crate) fn restart(&mut self, rank: Rank) -> Result<(), Violation> {
         let size = self.ranks.len();
         let process = &mut self.ranks[rank as usize];

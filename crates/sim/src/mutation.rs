@@ -115,12 +115,16 @@ pub enum Mutation {
     ForgetPlaces,
     /// A place counts with the images of some ranks.
     CountPartOfPlace,
+    /// A place counts without the images of ranks that have finished since.
+    StoreWithoutLaterEnds,
     /// A place gives an image of another wave.
     FetchOtherWave,
     /// An image counts as fetched when it is asked for.
     BeginBeforeFetched,
     /// Waves do not drain what ranks have sent that have finished since.
     LeaveWhatEndedRanksSent,
+    /// Nobody returns when a node is lost with the logs of ranks that had finished.
+    StayWhenEndsAreLost,
     /// A node reports the end of a rank before other nodes have all that it has sent.
     TellEndsUnflushed,
     /// Nodes do not learn which ranks of others have finished.

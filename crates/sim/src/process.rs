@@ -106,6 +106,8 @@ pub(crate) struct Process {
     pub incarnation: u64,
     pub state: State,
     pub finished: bool,
+    /// It has finished, its process is gone, and the coordinator knows. Its state is that of its end.
+    pub has_left: bool,
     /// Per destination. Survives the process, not the node.
     pub logs: Vec<Log>,
     /// Survives the process, not the node.
@@ -164,6 +166,7 @@ impl Process {
             incarnation: 0,
             state: State::Down,
             finished: false,
+            has_left: false,
             logs: vec![Log::default(); size],
             record: Record::new(Cursor::beginning(size), Vec::new()),
             incoming: vec![VecDeque::new(); size],
@@ -269,6 +272,7 @@ impl World {
                     self.log_deliveries(rank);
                     self.note(|| format!("{rank} finishes"));
                     self.refuse_wave(rank);
+                    self.may_leave(rank);
                     if self.imaging.closing && self.waves.is_none() {
                         // A node that was to leave may have had an image of it before.
                         self.wants_last_images(rank);

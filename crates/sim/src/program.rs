@@ -63,6 +63,11 @@ enum Pattern {
     Idle {
         reads: u64,
     },
+    /// Around a ring of ranks that go on when the others, whose bits are set, have nothing more to do.
+    Without {
+        others: u64,
+        rounds: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -130,6 +135,18 @@ impl Job {
             leaks: false,
         };
         Arc::make_mut(&mut self.phases).push(barrier);
+        self
+    }
+
+    /// These ranks have their ends before the others, which go on.
+    pub fn ends_early(mut self, early: impl Fn(Rank) -> bool, seed: u64) -> Self {
+        let others = (0..self.size as Rank).filter(|rank| early(*rank));
+        let others = others.fold(0, |bits, rank| bits | 1 << rank);
+        if others != 0 {
+            let rounds = 5 + seed % 20;
+            let (pattern, leaks) = (Pattern::Without { others, rounds }, seed.is_multiple_of(2));
+            Arc::make_mut(&mut self.phases).push(Phase { pattern, seed, leaks });
+        }
         self
     }
 
@@ -204,9 +221,10 @@ impl Program {
         self.state = mix(self.state, value);
     }
 
-    /// The last phase has begun.
+    /// The last phase of all ranks has begun.
     pub fn is_in_last_phase(&self) -> bool {
-        self.phase == self.phases.len()
+        let is_of_some = |phase: &Phase| matches!(phase.pattern, Pattern::Without { .. });
+        self.phase + usize::from(self.phases.last().is_some_and(is_of_some)) >= self.phases.len()
     }
 
     /// A message is delivered.
@@ -417,6 +435,16 @@ impl Program {
                 }
             }
             Pattern::Idle { reads } => todo.extend((0..reads + own.below(3)).map(|_| Step::Read)),
+            Pattern::Without { others, .. } if others >> me & 1 == 1 => {}
+            Pattern::Without { others, rounds } => {
+                let ring: Vec<Rank> = (0..size).filter(|rank| others >> rank & 1 == 0).collect();
+                let at = ring.iter().position(|rank| *rank == me).unwrap_or(0);
+                for _ in 0..rounds {
+                    let to = ring[(at + 1) % ring.len()];
+                    todo.push_back(Step::Send { to, tag });
+                    todo.push_back(from(ring[(at + ring.len() - 1) % ring.len()]));
+                }
+            }
         }
     }
 }

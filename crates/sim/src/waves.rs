@@ -29,6 +29,7 @@ use resurgo_protocol::group::formation;
 use resurgo_protocol::group::{Groups, Turn};
 use resurgo_protocol::{Fact, Rank, kinds};
 
+use crate::auto::ends::with_ends;
 use crate::checkers::{LIVENESS, MAX_RANKS, Violation, violation};
 use crate::mutation::Mutation;
 use crate::program::Job;
@@ -173,7 +174,8 @@ struct Transit {
 /// A wave, as a place has it.
 #[derive(Debug, Clone)]
 struct Whole {
-    images: Vec<Memory>,
+    /// None: the end of the rank is part of the wave.
+    images: Vec<Option<Memory>>,
     transit: Option<Vec<Vec<Vec<Piece>>>>,
 }
 
@@ -274,7 +276,9 @@ impl World {
     fn new(seed: u64, options: Options, trace: bool) -> Self {
         let mut random = Random::new(crate::random::mix(seed, 2));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let job = Job::random(size, &mut random).with_barrier();
+        // Other runs are as they are without.
+        let has_places = (seed % 5).is_multiple_of(3);
+        let job = with_ends(Job::random(size, &mut random).with_barrier(), seed, has_places);
         let waves = options.setting.protocol().waves();
         let non_blocking = waves == kinds::Waves::Passing;
         let grain = if non_blocking { random.between(1, 4) } else { 0 };
@@ -291,13 +295,11 @@ impl World {
         nodes.racks = crate::random::mix(seed, 7).is_multiple_of(3);
         nodes.leaves = (seed % 4 == 3).then(|| (MOST_LEFT, Random::new(crate::random::mix(seed, 4))));
         let (mut plan, at_once) = plan(&options, size, &nodes, &mut random);
-        // Other runs are as they are without.
-        let has_places = (seed % 5).is_multiple_of(3);
         let in_memory = nodes.storage == Storage::Partners && nodes.sets.rule.is_none();
         if in_memory && !has_places && crate::random::mix(seed, 10).is_multiple_of(2) {
             plan.kept = 1;
         }
-        plan.ends_count = !has_places;
+        plan.ends_count = true;
         let mut this = Self {
             mutation: options.mutation,
             non_blocking,

@@ -8,13 +8,14 @@ use resurgo_protocol::placement::Parity;
 use resurgo_protocol::{Command, Coordinator, EventLogger, Fact, Node, Rank, Tolerate, causal, kinds};
 
 use crate::auto::Waves;
+use crate::auto::ends::with_ends;
 use crate::auto::nodes::Nodes;
 use crate::causal::{Flavour, Loggers, Piggybacks};
 use crate::checkers::{Checkers, LIVENESS, MAX_RANKS, Violation, violation};
 use crate::logger::{FromLogger, ToLogger};
 use crate::mutation::Mutation;
 use crate::network::{Packet, Partition, Wire};
-use crate::process::{Life, Process, State};
+use crate::process::{Life, Process};
 use crate::program::Job;
 use crate::queue::Queue;
 use crate::random::Random;
@@ -135,6 +136,11 @@ pub(crate) enum Event {
     },
     Restart {
         rank: Rank,
+    },
+    /// The process of a rank that has finished may be gone.
+    Leaves {
+        rank: Rank,
+        incarnation: u64,
     },
     /// A later life of `rank` looks at the next known item.
     Look {
@@ -328,6 +334,7 @@ pub(crate) struct Imaging {
 }
 
 pub(crate) struct World {
+    pub seed: u64,
     pub rules: Rules,
     pub coordinator: Coordinator,
     /// Why the job cannot go on, from the coordinator.
@@ -399,7 +406,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         kept: KEPT,
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
-        ends_count: false,
+        ends_count: setting.protocol().can_return_together(),
         begins_anew: setting == Setting::Hierarchical,
     }
 }
@@ -432,12 +439,14 @@ impl World {
             });
         let mut random = Random::new(crate::random::mix(seed, 1));
         let size = random.between(2, MAX_RANKS as u64) as usize;
-        let job = Job::random(size, &mut random);
+        let ends = setting.protocol().can_return_together();
+        let job = with_ends(Job::random(size, &mut random), seed, ends);
         let ranks = (0..size as Rank)
             .map(|rank| rules.first_life(rank, &job, mutation))
             .collect();
         let plan = plan(seed, setting, size, &mut random);
         let mut world = Self {
+            seed,
             mutation,
             now: 0,
             queue: Queue::new(),
@@ -637,6 +646,7 @@ impl World {
             // It is held for ever if the job cannot go on.
             Event::Restart { rank } if self.is_held(rank) => self.goes_on()?,
             Event::Restart { rank } => self.restart(rank)?,
+            Event::Leaves { rank, incarnation } => self.leaves(rank, incarnation),
             Event::Look { rank, incarnation } => {
                 if self.ranks[rank as usize].incarnation == incarnation {
                     match self.moves() {
@@ -757,32 +767,13 @@ impl World {
     }
 
     pub(crate) fn end_process(&mut self, rank: Rank) {
-        if self.ranks[rank as usize].is_down() || !self.rules.record_survives && !self.may_lose_record(rank) {
+        let process = &self.ranks[rank as usize];
+        if process.is_down() || process.has_left || !self.rules.record_survives && !self.may_lose_record(rank) {
             return;
         }
         self.note(|| format!("{rank} crashes"));
         self.counts.crashes += 1;
-        self.checkers.crash(rank);
-        let cut = self.now + self.random.below(3 * self.pace.latency);
-        let pause = 1 + self.random.below(self.pace.repair);
-        let size = self.ranks.len();
-        let process = &mut self.ranks[rank as usize];
-        process.leave_behind();
-        process.state = State::Down;
-        process.finished = false;
-        process.cuts.push(cut);
-        process.logger_epoch = 0;
-        process.image_wanted = false;
-        if !self.rules.memory_survives {
-            let former = std::mem::replace(process, Process::lost(rank, size));
-            *process = Process {
-                incarnation: former.incarnation,
-                cuts: former.cuts,
-                images: former.images,
-                ..Process::lost(rank, size)
-            };
-        }
-        self.schedule(pause, Event::Restart { rank });
+        self.take_down(rank);
         let life = self.ranks[rank as usize].images.life;
         self.coordinate(Fact::Ended {
             rank,

@@ -10,6 +10,9 @@ use resurgo_sim::{Mutation, Options, Setting, Violation, simulate};
 fn seeds(mutation: Mutation, setting: Setting) -> Range<u64> {
     match mutation {
         Mutation::TellEndsUnflushed if setting == Setting::GroupOnNodes => 4_000..4_010,
+        Mutation::TellEndsUnflushed if setting == Setting::AutoOnNodes => 5_480..5_490,
+        Mutation::LeaveWhatEndedRanksSent if setting == Setting::AutoOnNodes => 1_430..1_440,
+        Mutation::LeaveWhatEndedRanksSent if setting == Setting::AutoWithParity => 540..550,
         Mutation::LeaseFromAnswer if setting == Setting::ChandyLamportOnNodes => 4_310..4_320,
         Mutation::TellEndsUnflushed | Mutation::ForgetEpoch => 0..1_200,
         Mutation::CompleteAtOnce => 5_220..5_230,
@@ -27,11 +30,12 @@ fn seeds(mutation: Mutation, setting: Setting) -> Range<u64> {
         | Mutation::LoggerWithoutOrder
         | Mutation::ForgetPlaces
         | Mutation::CountPartOfPlace
+        | Mutation::StoreWithoutLaterEnds
+        | Mutation::FetchOtherWave
         | Mutation::BeginBeforeFetched => 0..2_000,
         Mutation::KeepRecordOfLeftWave => 0..2_400,
-        Mutation::FetchOtherWave => 2_610..4_660,
         Mutation::CountUnvouched => 2_700..2_710,
-        Mutation::LetGoLate => 2_570..2_590,
+        Mutation::LetGoLate => 3_550..3_570,
         Mutation::TellAgain => 7_215..7_225,
         _ => 0..400,
     }

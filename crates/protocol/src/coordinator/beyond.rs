@@ -40,12 +40,13 @@ impl Coordinator {
     }
 
     /// The ranks that cannot return to the wave with what is on nodes. Where messages are logged, an image in memory
-    /// alone is not enough: what the wave needs of the log lies beside the file.
+    /// alone is not enough: what the wave needs of the log lies beside the file. A rank whose end is part of the wave
+    /// needs nothing.
     pub(super) fn without(&self, unit: usize, wave: u64) -> Vec<Rank> {
         let logs = self.plan.protocol.logs();
         let lacks = |rank: &Rank| {
             let images = &self.ranks[*rank as usize].images;
-            !images.has_file(wave) && (logs || !images.has(wave))
+            !images.has_file(wave) && (logs || !images.has(wave)) && !self.has_end(*rank, wave)
         };
         let members = self.units[unit].members.iter().copied();
         members.filter(lacks).collect()

@@ -88,7 +88,10 @@ impl Coordinator {
             return;
         }
         self.images(rank).begun = true;
-        self.tell(Command::Forget { rank, before });
+        self.tell(match self.has_end(rank, before) {
+            true => Command::ForgetEnded { rank, before },
+            false => Command::Forget { rank, before },
+        });
     }
 
     /// Whether all ranks can begin at the beginning when this one fails, and logs can be let go of now for its sake.

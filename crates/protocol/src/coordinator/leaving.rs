@@ -77,11 +77,18 @@ impl Coordinator {
         self.replicate_all();
     }
 
-    /// No rank of the node is at work, and no other rank needs its logs.
+    /// No rank of the node is at work, and no other rank needs its logs. Where messages are logged, that is so after all
+    /// have returned to a wave with the ends of the node's ranks: images of it have what these ranks had sent.
     fn is_empty(&self, node: Node) -> bool {
-        let is_done = |member: &Member| member.finished && !self.plan.protocol.logs();
-        let mut members = self.ranks.iter();
-        members.all(|member| member.node != node || is_done(member))
+        let is_in_wave = |rank: Rank| self.has_end(rank, self.units[self.unit(rank)].chosen);
+        let is_done = |rank: Rank, member: &Member| member.finished && (!self.plan.protocol.logs() || is_in_wave(rank));
+        let mut members = (0..).zip(&self.ranks);
+        members.all(|(rank, member)| member.node != node || is_done(rank, member))
+    }
+
+    /// It was to leave, and no rank needs anything of it any more.
+    pub fn has_left(&self, node: Node) -> bool {
+        self.nodes.leaving.get(&node) == Some(&true)
     }
 
     /// Lives are about to begin from files that only this node may have.

@@ -389,6 +389,11 @@ pub enum Command {
         rank: Rank,
         before: u64,
     },
+    /// The rank has finished, and its end is its image of this wave: no life of it begins any more.
+    ForgetEnded {
+        rank: Rank,
+        before: u64,
+    },
     /// All forget what an image of the rank at this moment would not need: its senders what it has received, and the
     /// rank its record. Nothing happens while the rank repeats what a former life did. There is no such image: the rank
     /// can begin only from later ones, or with all ranks at the beginning.
@@ -567,6 +572,7 @@ impl Command {
             | Command::EndCopy { rank, .. }
             | Command::Write { rank, .. }
             | Command::Forget { rank, .. }
+            | Command::ForgetEnded { rank, .. }
             | Command::LetGo { rank }
             | Command::Kill { rank, .. }
             | Command::Probe { rank, .. }

@@ -137,7 +137,7 @@ impl Coordinator {
     /// The node is lost, with everything on it.
     pub(super) fn lost(&mut self, node: Node) {
         self.nodes.up.remove(&node);
-        self.nodes.leaving.remove(&node);
+        let had_left = self.nodes.leaving.remove(&node) == Some(true);
         self.nodes.lost = true;
         self.forget_waits();
         let ranks = 0..self.ranks.len() as Rank;
@@ -149,7 +149,8 @@ impl Coordinator {
             .collect();
         // First removes everything that is gone: nothing after this counts on it.
         let had_ranks = !there.is_empty();
-        self.nodes.logs_lost |= had_ranks && self.plan.protocol.logs() && self.plan.protocol.can_return_together();
+        self.nodes.logs_lost |=
+            had_ranks && !had_left && self.plan.protocol.logs() && self.plan.protocol.can_return_together();
         self.lose_pieces(node);
         for member in &mut self.ranks {
             member.images.is_nowhere_on(node);

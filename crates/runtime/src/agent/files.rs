@@ -121,20 +121,23 @@ impl Work {
     /// No life will begin from an image before `number`.
     pub(super) fn forget_before(&mut self, rank: usize, number: u64) -> io::Result<()> {
         self.ranks[rank].images.begun = true;
-        match self.ranks[rank].images.slot_of(number) {
-            Some(slot) => {
-                self.memory.set_oldest_image(rank, slot, number)?;
-                self.net.iter().for_each(|net| net.forgets(rank));
-                Ok(())
-            }
-            // Its end is its image, which is so on one node only.
-            None if self.ranks[rank].has_finished() && self.has_logs_of_waves() && self.job.nodes.is_none() => {
-                let oldest = self.memory.oldest_image(rank)?;
-                let slot = self.ranks[rank].images.free_slot(oldest);
-                self.memory.set_end(rank, slot, number, self.ranks.len())
-            }
-            None => Ok(()),
+        if let Some(slot) = self.ranks[rank].images.slot_of(number) {
+            self.memory.set_oldest_image(rank, slot, number)?;
+            self.net.iter().for_each(|net| net.forgets(rank));
         }
+        Ok(())
+    }
+
+    /// The end of this rank of the node is its image `number`: no life of it begins any more.
+    pub(super) fn forget_ended(&mut self, rank: usize, number: u64) -> io::Result<()> {
+        self.ranks[rank].images.begun = true;
+        if self.ranks[rank].has_finished() && self.has_logs_of_waves() && self.is_here(rank) {
+            let oldest = self.memory.oldest_image(rank)?;
+            let slot = self.ranks[rank].images.free_slot(oldest);
+            self.memory.set_end(rank, slot, number, self.ranks.len())?;
+            self.net.iter().for_each(|net| net.forgets(rank));
+        }
+        Ok(())
     }
 }
 

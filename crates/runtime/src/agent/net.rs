@@ -136,7 +136,7 @@ impl Net {
             direct: is_direct,
             generation: u64::from_le_bytes(random()?),
             logs: job.protocol.logs(),
-            announces: job.protocol.has_waves() && !job.protocol.logs(),
+            announces: job.protocol.waves() != Waves::OfEachGroup,
             cuts: job.protocol.waves() == Waves::Passing,
             counts: job.moves_ranks(),
         };

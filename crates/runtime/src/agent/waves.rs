@@ -200,6 +200,7 @@ impl Agent {
                 self.tell_held()
             }
             Command::Forget { rank, before } => self.work.forget_before(rank as usize, before),
+            Command::ForgetEnded { rank, before } => self.work.forget_ended(rank as usize, before),
             Command::LetGo { rank } => self.let_go(rank as usize),
             Command::Kill { rank, life } => {
                 self.work.end_awaited(rank, life);
@@ -447,7 +448,8 @@ impl Work {
     /// A rank that has finished, with messages on their way to this rank at its image. The image is of no use where the
     /// log that holds them is lost: nothing lies beside an end.
     pub(super) fn awaits_ended(&self, rank: usize, image: &Counts) -> io::Result<Option<usize>> {
-        if self.store.is_none() || !self.has_logs_of_waves() {
+        let outlive_memory = self.store.is_some() || self.job.nodes.is_some();
+        if !outlive_memory || !self.has_logs_of_waves() {
             return Ok(None);
         }
         for (source, this) in self.ranks.iter().enumerate() {
@@ -484,7 +486,10 @@ impl Work {
     fn begin_logs_of_wave(&mut self, number: u64, only_files: bool) -> io::Result<()> {
         let slots = self.slots_of_wave(number)?;
         let is_in_memory = number >= self.waves.logs_since && !only_files;
-        let has_log = |rank: &usize| is_in_memory && self.is_here(*rank) && !self.ranks[*rank].images.lacks_log;
+        // If its end is its image, that has taken nothing along, and others need nothing of its log.
+        let has_end = |rank: usize| self.ranks[rank].has_finished() && slots[rank].is_none();
+        let is_kept = |rank: usize| self.is_here(rank) && !self.ranks[rank].images.lacks_log && !has_end(rank);
+        let has_log = |rank: &usize| is_in_memory && is_kept(*rank);
         let own: Vec<usize> = (0..self.ranks.len()).filter(has_log).collect();
         let quiet = self.chores.void();
         let _quiet = quiet.hold();

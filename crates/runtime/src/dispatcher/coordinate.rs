@@ -36,13 +36,10 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
-        // Nothing of an end lies in places. Of several nodes others have what was sent, where waves leave nothing in logs.
-        ends_count: !(nodes && job.protocol.logs())
-            && job.image_files.places.is_empty()
-            && matches!(
-                job.protocol.waves(),
-                Waves::Blocking | Waves::Passing | Waves::GroupByGroup
-            ),
+        ends_count: matches!(
+            job.protocol.waves(),
+            Waves::Blocking | Waves::Passing | Waves::GroupByGroup
+        ),
         begins_anew: match job.protocol.kept() {
             Kept::BetweenGroups => !moves,
             Kept::InChannelMemory => servers.are_here(),

@@ -150,7 +150,7 @@ pub(super) struct Flushes {
 /// The newest record, with those of its files that no agent has.
 struct Recorded {
     wave: Wave,
-    /// So many ranks had not finished: each has an image of the wave.
+    /// So many ranks have an image of the wave. The ends of all others are part of it.
     images: usize,
     files: io::Result<Vec<(String, File)>>,
 }

@@ -75,9 +75,10 @@ impl Dispatcher {
             .copied()
             .filter(|rank| self.policy.has_finished(*rank))
             .collect();
-        // Others have what these ranks have sent.
+        // Others have what these ranks have sent; of logs on a lost node only what the last wave needs.
         let is_over = |rank: &usize| self.coordinator.has_finished(*rank as u32);
-        let nobody_returns = self.ends_count() && there.iter().all(is_over);
+        let is_needed = protocol.logs() && !self.coordinator.has_left(node as u32);
+        let nobody_returns = self.ends_count() && !is_needed && there.iter().all(is_over);
         if !begins_alone {
             self.agents.queue_all(&ToAgent::NodeLost { node: node as u32 });
         }

@@ -257,6 +257,8 @@ impl World {
     pub(crate) fn lose_node(&mut self, node: Node) {
         self.note(|| format!("node {node} is lost"));
         let there = self.ranks_on(node);
+        let is_needed = !self.coordinator.has_left(node);
+        let left_only = there.iter().all(|rank| self.ranks[*rank as usize].has_left);
         self.lose_files(node, &there);
         let size = self.ranks.len();
         for rank in &there {
@@ -274,6 +276,8 @@ impl World {
         }
         match there.first() {
             Some(rank) if self.is(Mutation::OnlyLostReturn) => self.ranks[*rank as usize].images.begins = None,
+            // Others may need what they had sent.
+            Some(_) if left_only && (!is_needed || self.is(Mutation::StayWhenEndsAreLost)) => {}
             Some(rank) => self.coordinate(Fact::Return { rank: *rank }),
             None => {}
         }
@@ -316,6 +320,10 @@ impl World {
         self.nodes.logs_since = number;
         for rank in 0..size as Rank {
             let is_lacking = self.nodes.lacking.remove(&rank) || is_too_new;
+            if self.has_end(rank, number) {
+                self.log_of_end(rank);
+                continue;
+            }
             let process = &self.ranks[rank as usize];
             let Some(image) = process.images.get(number) else {
                 self.failure = Some(format!("{rank} has no image of wave {number}"));

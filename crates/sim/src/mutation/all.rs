@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 607] = {
+    pub const ALL: [(Self, Setting); 614] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -364,6 +364,12 @@ impl Mutation {
             (LeaveWhatEndedRanksSent, Blocking),
             (LeaveWhatEndedRanksSent, Group),
             (LeaveWhatEndedRanksSent, ChandyLamport),
+            (LeaveWhatEndedRanksSent, AutoOnNodes),
+            (LeaveWhatEndedRanksSent, AutoWithParity),
+            (StayWhenEndsAreLost, AutoOnNodes),
+            (StayWhenEndsAreLost, AutoWithParity),
+            (TellEndsUnflushed, AutoOnNodes),
+            (TellEndsUnflushed, AutoWithParity),
             (TellEndsUnflushed, BlockingOnNodes),
             (TellEndsUnflushed, ChandyLamportOnNodes),
             (TellEndsUnflushed, GroupOnNodes),
@@ -406,6 +412,7 @@ impl Mutation {
             (CountPartOfPlace, Blocking),
             (CountPartOfPlace, BlockingOnNodes),
             (CountPartOfPlace, ChandyLamportOnNodes),
+            (StoreWithoutLaterEnds, Blocking),
             (FetchOtherWave, Blocking),
             (FetchOtherWave, BlockingOnNodes),
             (FetchOtherWave, ChandyLamportOnNodes),

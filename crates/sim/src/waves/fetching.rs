@@ -7,7 +7,7 @@ use super::nodes::{Life, Storage};
 use super::places::InPlace;
 use super::rank::{Memory, Piece};
 use super::{Event, Whole, World};
-use crate::checkers::Violation;
+use crate::checkers::{KEPT, Violation, violation};
 use crate::mutation::Mutation;
 
 impl World {
@@ -15,9 +15,14 @@ impl World {
     pub(super) fn store_wave(&mut self, number: u64) -> Result<(), Violation> {
         let latency = self.pace.latency;
         let size = self.size as Rank;
-        let images: Option<Vec<Memory>> = (0..size)
-            .map(|rank| self.agent.files.get(&(rank, number)).cloned())
-            .collect();
+        let (files, ends) = (&self.agent.files, &self.agent.ends);
+        let forgets = self.mutation == Some(Mutation::StoreWithoutLaterEnds);
+        let image = |rank: Rank| match files.get(&(rank, number)).cloned() {
+            Some(_) if forgets && self.agent.finished[rank as usize] => Some(None),
+            None if ends.contains(&(rank, number)) => Some(None),
+            image => image.map(Some),
+        };
+        let images: Option<Vec<Option<Memory>>> = (0..size).map(image).collect();
         let transit = self.agent.transit_file(number);
         let places = &mut self.places;
         let Some((random, mut images)) = places.random.as_mut().zip(images) else {
@@ -32,7 +37,7 @@ impl World {
             // The rest has not come.
             images.truncate(images.len() / 2);
             let starts = images.len() as Rank..size;
-            images.extend(starts.map(|rank| Memory::new(self.job.start(rank), self.size)));
+            images.extend(starts.map(|rank| Some(Memory::new(self.job.start(rank), self.size))));
         }
         self.places.on_its_way = Some((number, Whole { images, transit }));
         self.schedule(after, Event::Place(InPlace::Copied(launcher)));
@@ -94,11 +99,15 @@ impl World {
             .is(Mutation::FetchOtherWave)
             .then(|| self.places.whole.keys().min());
         let read = other.flatten().copied().unwrap_or(number);
-        let image = self
-            .places
-            .whole
-            .get(&read)
-            .map(|whole| whole.images[rank as usize].clone());
+        let whole = self.places.whole.get(&read);
+        let image = whole.map(|whole| whole.images[rank as usize].clone());
+        if image.as_ref().is_some_and(Option::is_none) && other.is_none() {
+            return violation(
+                KEPT,
+                format!("places have no image {number} of {rank}, which is needed"),
+            );
+        }
+        let image = image.flatten();
         let places = &mut self.places;
         let is_damaged = places.random.as_mut().is_none_or(|random| random.one_in(8));
         let Some(image) = image.filter(|_| !is_damaged) else {

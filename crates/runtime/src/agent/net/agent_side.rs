@@ -39,7 +39,8 @@ impl Work {
     pub fn is_flushed_before_end(&self, orderly: bool) -> bool {
         self.net.is_some()
             && match orderly {
-                true => self.job.protocol.can_return_together(),
+                // Also while waves are given up: they may come back.
+                true => self.job.protocol.can_return_together() || self.job.protocol.with_waves_again().is_some(),
                 false => self.job.survives(),
             }
     }

@@ -55,8 +55,9 @@ impl Dispatcher {
             number,
             oldest: oldest.unwrap_or(number),
         };
+        // Of other ranks their ends, which the record has, are part of the wave.
         let images = (0..self.pids.len())
-            .filter(|rank| !self.policy.has_finished(*rank))
+            .filter(|rank| !self.coordinator.has_end(*rank as u32, number))
             .count();
         // The next record replaces them.
         let files = self.own_files(wave, directory);
