@@ -256,6 +256,16 @@ fn store_secret(options: &Options) -> Result<Vec<u8>, Refusal> {
     StoreKey::secret(path).map_err(|error| Refusal::new(2, format!("--store-key: {error}")))
 }
 
+/// Ranks whose failures are told later begin again where their messages are.
+fn check_recovery(options: &Options, is_on_nodes: bool) -> Result<(), Refusal> {
+    if options.ends.after == 0 || !is_on_nodes {
+        return Ok(());
+    }
+    let text = "--ft-after is for jobs on one node, and this one has several: leave it out, and failures are told at once; or \
+                name one host";
+    Err(Refusal::new(2, text))
+}
+
 fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result<Settings, Refusal> {
     let size = options.size();
     let faults = faults(&options, size, cluster.as_ref().map_or(1, Cluster::nodes_of_ranks))?;
@@ -270,11 +280,7 @@ fn prepare(options: Options, origin: Origin, cluster: Option<Cluster>) -> Result
     if let Some(warning) = check::shared_memory(size).filter(|_| !options.output.quiet) {
         eprintln!("resurgo: warning: {warning}");
     }
-    if options.ends.after > 0 && cluster.is_some() {
-        let text = "--ft-after is for jobs on one node, and this one has several: leave it out, and failures are told at once; or \
-                    name one host";
-        return Err(Refusal::new(2, text));
-    }
+    check_recovery(&options, cluster.is_some())?;
     if options.images.parity.is_some() && cluster.is_none() {
         let text = "--store parity: needs other nodes, and the job has one; leave it out, or name nodes with --hosts or --nodes";
         return Err(Refusal::new(2, text));
