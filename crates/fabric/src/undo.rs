@@ -284,6 +284,6 @@ mod tests {
         let runs = |old: &[u8], new: &[u8]| differing(old, new).collect::<Vec<_>>();
         assert_eq!(runs(b"same", b"same"), []);
         assert_eq!(runs(b"abcdef", b"axydeZ"), [1..3, 5..6]);
-        assert_eq!(runs(b"abc", b"xyz"), [0..3]);
+        assert_eq!(runs(b"abcd", b"xycz"), [0..2, 3..4]);
     }
 }

@@ -388,13 +388,8 @@ impl Program {
                 todo.extend((0..due).map(|_| any(tag)));
             }
             Pattern::Ring { rounds } => {
-                for _ in 0..rounds {
-                    todo.push_back(Step::Send {
-                        to: (me + 1) % size,
-                        tag,
-                    });
-                    todo.push_back(from((me + size - 1) % size));
-                }
+                let all: Vec<Rank> = (0..size).collect();
+                ring(todo, me, &all, rounds, tag);
             }
             Pattern::Barrier => {
                 let mut distance = 1;
@@ -437,13 +432,8 @@ impl Program {
             Pattern::Idle { reads } => todo.extend((0..reads + own.below(3)).map(|_| Step::Read)),
             Pattern::Without { others, .. } if others >> me & 1 == 1 => {}
             Pattern::Without { others, rounds } => {
-                let ring: Vec<Rank> = (0..size).filter(|rank| others >> rank & 1 == 0).collect();
-                let at = ring.iter().position(|rank| *rank == me).unwrap_or(0);
-                for _ in 0..rounds {
-                    let to = ring[(at + 1) % ring.len()];
-                    todo.push_back(Step::Send { to, tag });
-                    todo.push_back(from(ring[(at + ring.len() - 1) % ring.len()]));
-                }
+                let left: Vec<Rank> = (0..size).filter(|rank| others >> rank & 1 == 0).collect();
+                ring(todo, me, &left, rounds, tag);
             }
         }
     }
@@ -463,6 +453,20 @@ fn reduce(todo: &mut VecDeque<Step>, me: Rank, size: Rank, tag: u32) {
     }
     if me != 0 {
         todo.push_back(Step::Send { to: me - bit, tag });
+    }
+}
+
+/// Each of these ranks sends to the next one, and receives from the one before.
+fn ring(todo: &mut VecDeque<Step>, me: Rank, ring: &[Rank], rounds: u64, tag: u32) {
+    let at = ring.iter().position(|rank| *rank == me).unwrap_or(0);
+    let before = ring[(at + ring.len() - 1) % ring.len()];
+    for _ in 0..rounds {
+        let to = ring[(at + 1) % ring.len()];
+        todo.push_back(Step::Send { to, tag });
+        todo.push_back(Step::Receive {
+            from: Some(before),
+            tags: (tag, tag),
+        });
     }
 }
 
