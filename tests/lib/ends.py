@@ -6,8 +6,10 @@ from pathlib import Path
 import harness
 from survival import A_RANK_THAT_LEAVES
 
-# Rank 2 sends much, and leaves. Rank 0 takes none of it before its first file is there.
-MUCH_FROM_AN_END = """
+THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
+
+# `wait`: until the file of this number is there.
+WAITS = """
 import os, sys, time, zlib
 from mpi4py import MPI
 world = MPI.COMM_WORLD
@@ -15,6 +17,10 @@ total = 0
 def wait(number):
     while not os.path.exists(sys.argv[1] + str(number)):
         time.sleep(0.01)
+"""
+
+# Rank 2 sends much, and leaves. Rank 0 takes none of it before its first file is there.
+MUCH_FROM_AN_END = WAITS + """
 if world.rank == 2:
     for number in range(120):
         world.Send(bytes([number]) * (number * 97 + 1), dest=0)
@@ -61,14 +67,7 @@ print("rank", world.rank, total)
 
 
 # Rank 2 sends to both others, and leaves. Rank 0 takes nothing before its first file is there. Then the two go on.
-TAKEN_AFTER_AN_END = """
-import os, sys, time, zlib
-from mpi4py import MPI
-world = MPI.COMM_WORLD
-total = 0
-def wait(number):
-    while not os.path.exists(sys.argv[1] + str(number)):
-        time.sleep(0.01)
+TAKEN_AFTER_AN_END = WAITS + """
 if world.rank == 2:
     for number in range(60):
         for to in (0, 1):
@@ -91,6 +90,11 @@ for number in range(1, 400):
         wait(number)
 print("rank", world.rank, total)
 """
+
+
+def lives_of_the_end(*results):
+    """The lives of rank 2, which finishes early."""
+    return [event["life"] for result in results for event in result.of("started") if event["rank"] == 2]
 
 
 def leaving(jobs):

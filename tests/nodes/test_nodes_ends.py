@@ -9,12 +9,10 @@ import pytest
 
 import harness
 from chains import EVERY, interrupt, recorded
-from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, TAKEN_AFTER_AN_END, leaving
+from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, TAKEN_AFTER_AN_END, THREE, leaving, lives_of_the_end
 from harness import MANY, by_rank, slow
 from on_nodes import agents
 from survival import agent_of, began_from_images, every
-
-THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
 
 waves = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
 
@@ -30,10 +28,6 @@ def lose_node_of_the_end(job):
     (victim,) = set(agents(job)) - others
     os.kill(victim, signal.SIGKILL)
     job.reach_event("node_lost")
-
-
-def lives_of_the_end(result):
-    return [event["life"] for event in result.of("started") if event["rank"] == 2]
 
 
 def come_again(job, count=2):
@@ -104,10 +98,10 @@ def test_an_image_has_what_a_finished_rank_had_sent(jobs, loses):
     command = [harness.PYTHON, "-c", TAKEN_AFTER_AN_END, jobs.directory / "go"]
     job = start(jobs, "auto", command)
     job.reach_event("finished", rank=2)
-    waves = len([event for event in job.events if event["event"] == "wave_complete"])
+    waves = len(job.of("wave_complete"))
     job.reach_another("not_checkpointed")
     jobs.resurgo("checkpoint", job.process.pid)
-    assert len([event for event in job.events if event["event"] == "wave_complete"]) == waves
+    assert len(job.of("wave_complete")) == waves
     Path(f"{command[-1]}0").touch()
     come_again(job)
     if loses == "a rank":
@@ -190,7 +184,7 @@ def test_the_node_of_an_end_is_drained_under_auto(jobs):
     job = start(jobs, "auto", command)
     job.reach_event("finished", rank=2)
     come_again(job)
-    node = next(event["node"] for event in job.events if event["event"] == "started" and event["rank"] == 2)
+    node = job.of("started", rank=2)[0]["node"]
     jobs.resurgo("remove-host", job.process.pid, node).ok()
     job.reach_event("returned")
     go(30)

@@ -6,15 +6,9 @@ import shutil
 import pytest
 
 from chains import WAVES
-from ends import leaving
+from ends import THREE, leaving, lives_of_the_end
 from harness import by_rank, slow
 from places import NO_COPIES
-
-THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
-
-
-def lives_of_the_end(*results):
-    return [event["life"] for result in results for event in result.of("started") if event["rank"] == 2]
 
 
 def is_whole(stored, calm):
@@ -27,7 +21,7 @@ def is_whole(stored, calm):
 def store_again(stored, job):
     """Waits for a wave in the place that was asked for after now: one may be under way, and one on its way."""
     stored.reach_stored(len(stored.stored()) + 3)
-    assert not any(event["event"] == "waves_given_up" for event in job.events)
+    assert not job.of("waves_given_up")
 
 
 @pytest.mark.parametrize(("protocol", "nodes"), [
@@ -47,7 +41,7 @@ def test_a_job_goes_on_from_a_place_without_ranks_that_had_finished(jobs, stored
         ended.append(stored.last.result(0))
         job = stored.go_on(options=["--nodes", "2"] if nodes else [])
         job.reach_event("returned")
-        assert [event["wave"] for event in job.events if event["event"] == "returned"][0] >= last
+        assert job.of("returned")[0]["wave"] >= last
         go(number)
         store_again(stored, job)
     job.strike([0])
@@ -87,7 +81,7 @@ def test_images_come_back_from_a_place_without_that_of_an_end(jobs, levels, prot
     assert job.reach_event("returned") and job.reach_event("wave_comes")
     go(30)
     store_again(levels, job)
-    node = [event["node"] for event in job.events if event["event"] == "started" and event["rank"] == 1][-1]
+    node = job.of("started", rank=1)[-1]["node"]
     levels.lose("c")
     # Where nothing is logged, nobody returns for an end.
     job.reach_another("returned" if protocol == "auto" or node == "c.invalid" else "node_lost")

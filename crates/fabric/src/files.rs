@@ -101,28 +101,28 @@ fn has_been_done_to(fd: c_int) -> bool {
     file.is_some_and(resurgo_image::is_mpi_file)
 }
 
-/// The regular file behind a descriptor.
-fn regular(fd: c_int) -> Option<Inode> {
+/// The regular file behind a descriptor, and its length.
+fn regular(fd: c_int) -> Option<(Inode, u64)> {
     // SAFETY: an all-zero stat is valid, and the kernel fills it.
     unsafe {
         let mut about: libc::stat = zeroed();
         let is_regular = libc::fstat(fd, &mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG;
-        is_regular.then_some((about.st_dev, about.st_ino))
+        is_regular.then_some(((about.st_dev, about.st_ino), about.st_size as u64))
     }
 }
 
-/// The file, if the MPI library opened it to write to it.
-fn mpi_file(fd: c_int) -> Option<Inode> {
+/// The file and its length, if the MPI library opened it to write to it.
+fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
     lost_reads::has_files()
         .then(|| regular(fd))?
-        .filter(|file| lost_reads::is_known(*file))
+        .filter(|(file, _)| lost_reads::is_known(*file))
 }
 
 /// The MPI library reads or has read this.
 fn has_read(fd: c_int, from: libc::off_t, bytes: isize) {
     if bytes > 0
         && from >= 0
-        && let Some(file) = mpi_file(fd)
+        && let Some((file, _)) = mpi_file(fd)
     {
         lost_reads::has_read(file, from as u64, bytes as u64);
     }
@@ -135,13 +135,13 @@ fn has_read(fd: c_int, from: libc::off_t, bytes: isize) {
 unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc::off_t, is_done: bool) {
     if length > 0
         && from >= 0
-        && let Some(file) = mpi_file(fd)
+        && let Some((file, end)) = mpi_file(fd)
     {
         // SAFETY: as the caller says.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
         lost_reads::will_write(fd, file, from as u64, bytes, is_done);
         if !is_done {
-            undo::will_write(fd, file, from as u64, bytes);
+            undo::will_write(fd, file, end, from as u64, bytes);
         }
     }
 }
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
         };
         if fd >= 0
             && flags & libc::O_ACCMODE != libc::O_RDONLY
-            && let Some(file) = regular(fd)
+            && let Some((file, _)) = regular(fd)
         {
             if APART.load(Ordering::Relaxed) {
                 resurgo_image::note_mpi_file(file);
@@ -174,9 +174,9 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
         return 0;
     }
     if length >= 0
-        && let Some(file) = mpi_file(fd)
+        && let Some((file, end)) = mpi_file(fd)
     {
-        undo::will_cut(fd, file, length as u64);
+        undo::will_cut(fd, file, end, length as u64);
     }
     // SAFETY: as the caller calls it.
     unsafe { libc::ftruncate(fd, length) }

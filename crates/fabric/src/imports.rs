@@ -112,14 +112,13 @@ unsafe extern "C" fn patch_if_new(info: *mut libc::dl_phdr_info, _size: usize, _
         PATCHED[count].store(place, Ordering::Relaxed);
         let file = file_name(info);
         if is_mpi(file) {
+            let (replays, watches) = (REPLAYS.load(Ordering::Relaxed), WATCHES.load(Ordering::Relaxed));
             patch(info, |import| match import.to_bytes() {
                 // A rank that repeats no messages may send others.
-                b"time" if REPLAYS.load(Ordering::Relaxed) => Some(fixed_time as *const () as usize),
-                b"getpid" if REPLAYS.load(Ordering::Relaxed) => Some(fixed_pid as *const () as usize),
-                _ if REPLAYS.load(Ordering::Relaxed) => files::replacement(import),
-                _ if WATCHES.load(Ordering::Relaxed) => {
-                    files::replacement(import).or_else(|| deeds::replacement(import))
-                }
+                b"time" if replays => Some(fixed_time as *const () as usize),
+                b"getpid" if replays => Some(fixed_pid as *const () as usize),
+                _ if replays => files::replacement(import),
+                _ if watches => files::replacement(import).or_else(|| deeds::replacement(import)),
                 _ => deeds::replacement(import),
             });
         } else if !STAY.iter().any(|stays| file.starts_with(stays)) {

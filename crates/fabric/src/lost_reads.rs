@@ -20,18 +20,15 @@ use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, control};
 use resurgo_wire::undo::{self, Inode};
 
 use crate::node::Node;
+use crate::undo::{last_image, look_at};
 
 /// Most places that are kept apart; more of one file become a single one.
 const MOST: usize = 512;
 /// Places read before so many images are forgotten: no life begins from an older one.
 const KEPT: u64 = 8;
-/// Bytes compared at a time.
-const CHUNK: usize = 64 << 10;
 /// Most files that are known; of more, the first ones are forgotten.
 const MOST_FILES: usize = 256;
 
-/// Number of this process's last image; each image contains its own.
-static IMAGE: AtomicU64 = AtomicU64::new(0);
 /// 1 + the last image that counts no more, in the node memory.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The MPI library holds a lock.
@@ -180,7 +177,7 @@ pub fn has_read(file: Inode, from: u64, bytes: u64) {
         file,
         from,
         to: from + bytes,
-        image: IMAGE.load(Ordering::Relaxed),
+        image: last_image(),
         deliveries: deliveries(),
     };
     seen().has_read(place);
@@ -189,7 +186,7 @@ pub fn has_read(file: Inode, from: u64, bytes: u64) {
 /// The MPI library is about to write this. `is_done`: a former life has written it, and this one does not.
 pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool) {
     let _guard = Guard::new();
-    let (mut seen, now) = (seen(), IMAGE.load(Ordering::Relaxed));
+    let (mut seen, now) = (seen(), last_image());
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
     let image = match seen.file(file).is_some_and(|file| file.holds_pointer) {
@@ -207,17 +204,13 @@ pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool
 
 /// The file has these bytes there already.
 fn has(fd: RawFd, from: u64, bytes: &[u8]) -> bool {
-    let mut there = vec![0u8; CHUNK.min(bytes.len())];
-    bytes.chunks(CHUNK).zip((from..).step_by(CHUNK)).all(|(part, at)| {
-        // SAFETY: reads into memory of that length.
-        let got = unsafe { libc::pread(fd, there.as_mut_ptr().cast(), part.len(), at as libc::off_t) };
-        got == part.len() as isize && there[..part.len()] == *part
+    look_at(fd, (from, from + bytes.len() as u64), |at, there| {
+        bytes[(at - from) as usize..].starts_with(there)
     })
 }
 
 /// Image `number` of this process is being taken.
 pub fn note_image(number: u64) {
-    IMAGE.store(number, Ordering::Relaxed);
     let mut seen = seen();
     if let Some(last) = seen.last.take() {
         seen.add(last);
@@ -230,7 +223,7 @@ pub fn note_image(number: u64) {
 pub fn begin(node: &Node) {
     let lost = node.control(node.rank, control::LOST_READS);
     let is_alone = !node.begins_together() || node.is_inside(node.rank);
-    if !is_alone || lost.load(Ordering::SeqCst) <= IMAGE.load(Ordering::Relaxed) {
+    if !is_alone || lost.load(Ordering::SeqCst) <= last_image() {
         return;
     }
     let code = match node.undo().is_some() || node.survives {

@@ -140,6 +140,11 @@ impl Log {
     }
 }
 
+/// Number of this process's last image; 0: it has none.
+pub fn last_image() -> u64 {
+    IMAGE.load(Ordering::Relaxed)
+}
+
 /// From here on keeps what the MPI library overwrites, if the rank has a log.
 pub fn watch(node: &Node) {
     let oldest: &AtomicU64 = node.own(arena::OLDEST_WAVE);
@@ -159,20 +164,20 @@ pub fn note_image(number: u64) {
     }
 }
 
-/// The MPI library is about to write this.
-pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8]) {
-    keep(fd, file, from, from + bytes.len() as u64, Some(bytes));
+/// The MPI library is about to write this to a file that has `end` bytes.
+pub fn will_write(fd: RawFd, file: Inode, end: u64, from: u64, bytes: &[u8]) {
+    keep(fd, file, end, (from, from + bytes.len() as u64), Some(bytes));
 }
 
-/// The MPI library is about to give the file this length.
-pub fn will_cut(fd: RawFd, file: Inode, length: u64) {
-    keep(fd, file, length, u64::MAX, None);
+/// The MPI library is about to give a file of `end` bytes this length.
+pub fn will_cut(fd: RawFd, file: Inode, end: u64, length: u64) {
+    keep(fd, file, end, (length, u64::MAX), None);
 }
 
-/// Keeps what lies at a place that becomes `new`, or is cut off.
-fn keep(fd: RawFd, file: Inode, from: u64, to: u64, new: Option<&[u8]>) {
+/// Keeps what lies at a place that becomes `new`, or is cut off. The file has `end` bytes.
+fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>) {
     let _guard = Guard::new();
-    let (Some(mut log), image) = (Log::open(), IMAGE.load(Ordering::Relaxed)) else {
+    let (Some(mut log), image) = (Log::open(), last_image()) else {
         return;
     };
     let mut named = named();
@@ -185,7 +190,7 @@ fn keep(fd: RawFd, file: Inode, from: u64, to: u64, new: Option<&[u8]>) {
         time: monotonic_ns(),
         what: What::Changed(b""),
     };
-    match note(&mut named, &mut log, &record, fd, (from, to), new) {
+    match note(&mut named, &mut log, &record, fd, end, place, new) {
         Some(()) => log.publish(),
         None => {
             named.clear();
@@ -200,15 +205,16 @@ fn note(
     log: &mut Log,
     record: &Record,
     fd: RawFd,
+    length: u64,
     (from, to): (u64, u64),
     new: Option<&[u8]>,
 ) -> Option<()> {
-    let (path, length) = about(fd)?;
-    let of = |what| Record { what, ..record.clone() };
     if !named.contains(&record.file) {
+        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
         let (at, name) = (log.used, path.as_os_str().as_encoded_bytes());
         (log.put(&[0; RECORD]) && log.put(name)).then_some(())?;
-        log.close(at, &of(What::Path(name)));
+        let what = What::Path(name);
+        log.close(at, &Record { what, ..record.clone() });
         named.push(record.file);
     }
     if from < to.min(length) {
@@ -224,44 +230,38 @@ fn note(
     if end > length {
         let at = log.used;
         log.put(&[0; RECORD]).then_some(())?;
-        log.close(at, &of(What::Longer(from, end)));
+        let what = What::Longer(from, end);
+        log.close(at, &Record { what, ..record.clone() });
     }
     Some(())
-}
-
-/// Path and length of the file behind a descriptor.
-fn about(fd: RawFd) -> Option<(std::path::PathBuf, u64)> {
-    let link = format!("/proc/self/fd/{fd}");
-    Some((std::fs::read_link(&link).ok()?, std::fs::metadata(&link).ok()?.len()))
 }
 
 /// Puts the runs of bytes that will be others.
 fn put_changes(log: &mut Log, fd: RawFd, (from, to): (u64, u64), new: Option<&[u8]>) -> Option<()> {
-    let mut buffer = vec![0; CHUNK.min((to - from) as usize)];
-    let mut at = from;
-    while at < to {
-        let count = buffer.len().min((to - at) as usize);
-        let there = &mut buffer[..count];
-        // SAFETY: reads into memory of that length.
-        let got = unsafe { libc::pread(fd, there.as_mut_ptr().cast(), count, at as libc::off_t) };
-        (got == count as isize).then_some(())?;
-        match new {
-            Some(new) => {
-                let new = &new[(at - from) as usize..][..count];
-                for run in differing(there, new) {
-                    put_run(log, at + run.start as u64, &there[run])?;
-                }
-            }
-            None => put_run(log, at, there)?,
+    let is_kept = look_at(fd, (from, to), |at, there| match new {
+        Some(new) => {
+            let new = &new[(at - from) as usize..][..there.len()];
+            differing(there, new).all(|run| put_run(log, at + run.start as u64, &there[run]))
         }
-        at += count as u64;
-    }
-    Some(())
+        None => put_run(log, at, there),
+    });
+    is_kept.then_some(())
 }
 
-fn put_run(log: &mut Log, from: u64, old: &[u8]) -> Option<()> {
+/// Looks at what a file has there, a piece after the other, as long as `goes_on`. Whether it did so to the end.
+pub fn look_at(fd: RawFd, (from, to): (u64, u64), mut goes_on: impl FnMut(u64, &[u8]) -> bool) -> bool {
+    let mut buffer = vec![0; CHUNK.min((to - from) as usize)];
+    (from..to).step_by(CHUNK).all(|at| {
+        let there = &mut buffer[..CHUNK.min((to - at) as usize)];
+        // SAFETY: reads into memory of that length.
+        let got = unsafe { libc::pread(fd, there.as_mut_ptr().cast(), there.len(), at as libc::off_t) };
+        got == there.len() as isize && goes_on(at, there)
+    })
+}
+
+fn put_run(log: &mut Log, from: u64, old: &[u8]) -> bool {
     let length = old.len() as u64;
-    (log.put(&from.to_le_bytes()) && log.put(&length.to_le_bytes()) && log.put(old)).then_some(())
+    log.put(&from.to_le_bytes()) && log.put(&length.to_le_bytes()) && log.put(old)
 }
 
 /// The longest runs without a byte in common.

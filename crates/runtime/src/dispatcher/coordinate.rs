@@ -36,10 +36,7 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
-        ends_count: matches!(
-            job.protocol.waves(),
-            Waves::Blocking | Waves::Passing | Waves::GroupByGroup
-        ),
+        ends_count: job.protocol.can_return_together(),
         begins_anew: match job.protocol.kept() {
             Kept::BetweenGroups => !moves,
             Kept::InChannelMemory => servers.are_here(),
