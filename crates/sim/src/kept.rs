@@ -23,8 +23,9 @@ pub(crate) struct KeptImages<I> {
     pub begins: Option<From>,
     /// The coordinator's number of the last life that it ordered.
     pub life: u64,
-    /// The contents of the copy from which it begins; the copy may be lost before it runs.
-    woken: Option<I>,
+    /// The image from which it begins, with its number: the copy may be lost before it runs, and the file may go, which
+    /// the agent has opened.
+    opened: Option<(u64, I)>,
     /// The image that the present life began from.
     pub from: u64,
     /// Number of the last image whose writing has begun.
@@ -45,7 +46,7 @@ impl<I> Default for KeptImages<I> {
             asked: None,
             begins: None,
             life: 0,
-            woken: None,
+            opened: None,
             from: 0,
             last: 0,
             late: None,
@@ -68,12 +69,11 @@ impl<I: Clone> KeptImages<I> {
             }
             Command::Collect { number, .. } => self.complete.retain(|(file, _)| *file != number),
             Command::Forget { before, .. } | Command::ForgetEnded { before, .. } => self.forgets = Some(before),
-            Command::Begin { life, from, .. } => {
+            Command::Begin { life, from, reads, .. } => {
                 (self.life, self.begins) = (life, Some(from));
-                self.woken = match from {
-                    From::Copy(number) => self.get(number).cloned(),
-                    From::Beginning | From::File(_) => None,
-                };
+                let number = from.number();
+                let opened = self.get(number).filter(|_| reads.is_none()).cloned();
+                self.opened = opened.map(|image| (number, image));
             }
             _ => {}
         }
@@ -93,7 +93,8 @@ impl<I: Clone> KeptImages<I> {
     /// The present life begins: its number, and its image.
     pub fn begin(&mut self) -> (u64, Option<I>) {
         self.from = self.begins.take().map_or(0, From::number);
-        let image = self.woken.take().or_else(|| self.get(self.from).cloned());
+        let opened = self.opened.take().filter(|(number, _)| *number == self.from);
+        let image = opened.map(|(_, image)| image).or_else(|| self.get(self.from).cloned());
         (self.life, image)
     }
 

@@ -57,7 +57,7 @@ impl Coordinator {
         let Member { node, ref images, .. } = self.ranks[rank as usize];
         let places = images.places.get(&number)?.iter();
         let nodes = places.filter_map(|place| match place {
-            Place::Node(node) => Some(*node),
+            Place::Node(node) => self.nodes.up.contains_key(node).then_some(*node),
             Place::Everywhere => None,
         });
         nodes.min_by_key(|from| (self.is_leaving(*from), *from == node))

@@ -165,12 +165,18 @@ impl Coordinator {
     }
 
     pub(super) fn ready(&mut self, rank: Rank, life: u64) {
+        if self.ranks[rank as usize].life != life {
+            return;
+        }
         let unit = self.unit(rank);
         let place = self.units[unit].place(rank);
-        let is_present = self.ranks[rank as usize].life == life && self.ranks[rank as usize].is_alive();
-        let returning = self.units[unit].returning.as_mut().filter(|_| is_present);
-        if let Some(turn) = returning.map(|returning| returning.ready(place)) {
+        // Its node has the file also where the life has ended since.
+        if self.units[unit].returning.is_some() {
             self.has_read(rank);
+        }
+        let is_alive = self.ranks[rank as usize].is_alive();
+        let returning = self.units[unit].returning.as_mut().filter(|_| is_alive);
+        if let Some(turn) = returning.map(|returning| returning.ready(place)) {
             self.take_turn(unit, turn);
         }
     }

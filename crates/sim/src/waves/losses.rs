@@ -40,20 +40,29 @@ impl World {
         well.collect()
     }
 
-    /// A resumed job never starts from the beginning: all nodes but this one are well, and have a wave, as far as the
-    /// dispatcher knows.
+    /// A resumed job never starts from the beginning: all nodes but this one are well, and those that stay have a wave,
+    /// as far as the dispatcher knows.
     fn may_lose(&self, victim: Life) -> bool {
         if !self.agent.is_resumed || self.nodes.storage == Storage::Shared {
             return true;
         }
         let others = self.well().into_iter().filter(|life| life.node != victim.node);
         let others: Vec<usize> = others.map(|life| life.node).collect();
+        let leaves = |node: usize| self.agent.coordinator.is_leaving(node as u32);
+        let stays = |node: usize| others.contains(&node) && !leaves(node);
         let is_there = |rank: u32, wave: u64| {
-            let is_read = others.iter().any(|node| self.nodes.can_read_on(*node, rank, wave));
-            is_read || self.can_be_rebuilt((rank, wave), |node| others.contains(&node))
+            let mut stay = others.iter().filter(|node| stays(**node));
+            let is_read = stay.any(|node| self.nodes.can_read_on(*node, rank, wave));
+            is_read || self.can_be_rebuilt((rank, wave), stays)
         };
         let whole = |wave: &u64| (0..self.size as u32).all(|rank| is_there(rank, *wave));
-        others.len() + 1 == self.nodes.up().len() && self.whole_in_files().iter().any(whole)
+        let waves = self.whole_in_files();
+        // The next one takes the place of one that they have, while nobody knows of the loss.
+        let coordinator = &self.agent.coordinator;
+        let is_idle = |rank: u32| !coordinator.is_in_wave(rank) && !coordinator.writes(rank);
+        let is_elsewhere = self.nodes.storage == Storage::Partners;
+        let stays = is_elsewhere || waves.iter().all(whole) && (0..self.size as u32).all(is_idle);
+        others.len() + 1 == self.nodes.up().len() && stays && waves.iter().any(whole)
     }
 
     /// Delays a node's last messages, and loses the node, while there is another one.
@@ -157,7 +166,12 @@ impl World {
 
     /// Makes the ranks of some node go on elsewhere with the next wave.
     pub(super) fn leave_some_node(&mut self) -> Result<(), Violation> {
-        let up = self.nodes.up();
+        let mut up = self.nodes.up();
+        if self.agent.is_resumed {
+            // The others may be about to be lost.
+            let well = self.well();
+            up.retain(|life| well.iter().any(|other| other.node != life.node));
+        }
         // If some node were left with each wave, all would return with each, and ranks that are copied early come to nothing.
         let leaves = self.nodes.leaves.as_mut();
         let Some((left, random)) = leaves.filter(|(left, _)| *left > 0 && self.nodes.linked && !up.is_empty()) else {

@@ -349,6 +349,14 @@ impl<E> Nodes<E> {
         (self.going, self.refused) = (BTreeMap::new(), BTreeSet::new());
     }
 
+    /// The number of the next life of the node, after [`Nodes::begin_again`]: they join in order.
+    pub fn next_serial(&self, node: usize) -> u64 {
+        match self.linked {
+            true => self.first + node as u64,
+            false => self.of[node].life.serial,
+        }
+    }
+
     /// A new agent has joined.
     pub fn start(&mut self, node: usize, epoch: u64, now: u64, size: usize) -> Life {
         self.serial += 1;

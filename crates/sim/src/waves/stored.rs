@@ -326,8 +326,8 @@ impl World {
                 *placed = self.random.below(workers) as usize;
             }
         }
-        self.open_links()?;
         self.files_again(disks);
+        self.open_links()?;
         if anew {
             self.agent.usable_is(recorded.last().copied().unwrap_or(0));
             self.reset()?;
@@ -337,10 +337,10 @@ impl World {
         self.coordinate(Fact::GoOn { together: false })
     }
 
-    /// A disk's contents are there for the node's next life.
+    /// A disk's contents are there when the next life of its node begins.
     fn files_again(&mut self, disks: Disks) {
         for ((rank, wave), nodes) in disks {
-            let lives = nodes.into_iter().map(|node| (node, self.nodes.of[node].life.serial));
+            let lives = nodes.into_iter().map(|node| (node, self.nodes.next_serial(node)));
             let lives: Vec<_> = lives.collect();
             self.nodes
                 .known

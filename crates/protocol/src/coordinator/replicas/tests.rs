@@ -1,6 +1,8 @@
+use std::collections::BTreeMap;
+
 use super::super::nodes::tests::{launched, on, stored, up, with_partners};
 use super::super::tests::{after, begins, ended, file_lost, image, wave};
-use super::super::{Fact, From, Plan};
+use super::super::{Fact, Former, From, Plan};
 use super::*;
 use crate::kinds::Protocol;
 
@@ -236,4 +238,40 @@ fn the_oldest_image_counts_also_where_the_ranks_new_node_never_had_it() {
     after(&mut job, Fact::Down { node });
     after(&mut job, Fact::Return { rank: 1 });
     assert_eq!((job.waves_in_files(0), job.oldest_image(1)), (vec![2, 1], Some(1)));
+}
+
+/// A resumed job whose ranks have their files on the last of three nodes.
+fn resumed(finished: bool) -> Coordinator {
+    let former = Former {
+        asked: 7,
+        finished,
+        files: vec![7],
+        places: BTreeMap::from([(7, BTreeSet::from([Place::Node(2)]))]),
+        ..Former::default()
+    };
+    let plan = with_partners(Protocol::Blocking, 2);
+    Coordinator::resume(plan, vec![former.clone(), former], [])
+}
+
+#[test]
+fn a_node_that_has_yet_to_come_sends_no_file() {
+    let mut job = resumed(true);
+    assert_eq!(sends(&after(&mut job, up(0, 1))), []);
+    assert_eq!(sends(&after(&mut job, up(1, 1))), []);
+    let sent = sends(&after(&mut job, up(2, 1)));
+    assert!(sent.len() == 2 && sent.iter().all(|(.., from, to)| *from == 2 && *to < 2));
+}
+
+#[test]
+fn a_node_has_the_file_that_was_read_there_although_the_life_has_ended() {
+    let mut job = resumed(false);
+    (0..3).for_each(|node| drop(after(&mut job, up(node, 1))));
+    after(&mut job, Fact::Placed { nodes: vec![0, 1] });
+    let begun = after(&mut job, Fact::GoOn { together: true });
+    assert_eq!(on(&begun), [(0, Some(2)), (1, Some(2))]);
+    after(&mut job, ended(0, 1));
+    let (rank, life) = (0, 1);
+    after(&mut job, Fact::Ready { rank, life });
+    let again = after(&mut job, ended(1, 1));
+    assert_eq!(on(&again), [(0, None), (1, Some(2))]);
 }
