@@ -285,28 +285,44 @@ def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did
 
 
 # Each rank writes a place of a file, its own or all ranks', talks to others, and reads the place. The next step writes the
-# same place, or a new one, or behind the end of the file; or the file's shared pointer says where.
+# same place, or a new one, or behind the end of the file; or the file's shared pointer says where. Or it reads what another
+# rank writes in each step; or it reads the place, talks to others, and writes it back.
 READS_BACK = """
 import sys
 import numpy as np
 from mpi4py import MPI
 world, directory, kind = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
-alone = kind in ("same", "new", "end", "large")
+alone = kind in ("same", "new", "end", "large", "late")
 name, mode = f"{directory}/{kind}-{world.rank if alone else 0}", MPI.MODE_CREATE | MPI.MODE_RDWR
 file = MPI.File.Open(MPI.COMM_SELF if alone else world, name, mode)
 total, row = world.rank + 1, np.zeros(5 << 20 if kind == "large" else 64, dtype="q")
+rank, beside = world.rank, (world.rank + 1) % world.size
+def look(place):
+    row[:] = 0
+    file.Read_at(place, row)
+    return (31 * total + int(row.sum()) + place) % 1000003
+def talk():
+    found = total
+    for _ in range(10):
+        found = (31 * found + world.sendrecv(found, beside)) % 1000003
+    return found
 for step in range(60):
-    place = file.Get_size() if kind == "end" else 512 * {"new": step, "shared": world.rank}.get(kind, 0)
+    place = file.Get_size() if kind == "end" else 512 * {"new": step, "shared": rank, "others": rank}.get(kind, 0)
+    if kind == "late":
+        total = look(place)
+        total = talk()
     row[:] = (total + step) * (0x10203040506 if kind == "large" else 1)
     if kind == "pointer":
         file.Write_shared(row)
     else:
         file.Write_at(place, row)
-    for _ in range(10):
-        total = (31 * total + world.sendrecv(total, (world.rank + 1) % world.size)) % 1000003
-    if kind != "pointer":
-        file.Read_at(place, row)
-        total = (31 * total + int(row.sum()) + place) % 1000003
+    total = talk()
+    if kind == "others":
+        world.Barrier()
+        total = look(512 * beside)
+        world.Barrier()
+    elif kind not in ("pointer", "late"):
+        total = look(place)
 file.Close()
 print("rank", world.rank, total)
 """
@@ -328,9 +344,9 @@ def read_back(jobs, kind, protocol, images):
 IMAGES = pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
 
 
-@pytest.mark.gate("auto-*", "blocking-pointer-images", "chandy-lamport-shared-images", "group-end-images")
+@pytest.mark.gate("auto-*", "blocking-pointer-images", "chandy-lamport-shared-images", "group-end-images", "blocking-others-images")
 @IMAGES
-@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer"])
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer", "others", "late"])
 @pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
 def test_what_mpi_io_overwrites_is_undone_where_all_return(jobs, protocol, kind, images):
     calm, result = read_back(jobs, kind, protocol, images)
@@ -346,15 +362,24 @@ def test_more_than_a_rank_can_undo_ends_the_job_rather_than_be_wrong(jobs):
         assert result.code == 1 and "what it has overwritten since" in result.errors, result.describe()
 
 
-@pytest.mark.gate("pessimistic-same-images")
+@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "causal-late-images")
 @IMAGES
-@pytest.mark.parametrize("kind", ["same", "new", "shared", "pointer"])
-@pytest.mark.parametrize("protocol", ["pessimistic", slow("causal")])
-def test_what_is_read_and_overwritten_by_mpi_io_ends_the_job_rather_than_be_wrong(jobs, protocol, kind, images):
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "others", "late"])
+@pytest.mark.parametrize("protocol", ["auto", "pessimistic", "causal", "channel-memory"])
+def test_a_rank_that_repeats_alone_reads_what_it_has_read_by_mpi_io(jobs, protocol, kind, images):
     calm, result = read_back(jobs, kind, protocol, images)
-    if kind == "new" or result.code == 0:
-        assert by_rank(result.ok().out) == by_rank(calm.out)
+    assert by_rank(result.ok().out) == by_rank(calm.out), result.describe()
+    assert not result.of("returned"), result.describe()
+
+
+@pytest.mark.gate("pessimistic-none")
+@IMAGES
+@pytest.mark.parametrize("protocol", ["pessimistic", slow("causal")])
+def test_a_shared_pointer_ends_the_job_rather_than_be_wrong(jobs, protocol, images):
+    calm, result = read_back(jobs, "pointer", protocol, images)
+    if result.code == 0:
+        assert by_rank(result.out) == by_rank(calm.out)
     else:
-        assert result.code == 119 and "what it has overwritten since" in result.errors, result.describe()
+        assert result.code == 119 and "used a shared file pointer" in result.errors, result.describe()
     # From the beginning on a life repeats all that is lost; from an image mostly.
-    assert images or kind == "new" or result.code == 119
+    assert images or result.code == 119

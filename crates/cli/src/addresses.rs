@@ -185,6 +185,7 @@ mod tests {
                 piggybacks,
                 trace_records: size,
                 undoes: spills,
+                rereads: piggybacks,
             };
             assert_eq!(log_segments(layout, usize::MAX, usize::MAX), (8 << 30) / SEGMENT);
             assert_eq!(log_segments(layout, 1 << 27, usize::MAX), (1 << 27) / SEGMENT);

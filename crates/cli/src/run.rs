@@ -423,6 +423,7 @@ fn node_memory(options: &Options, size: usize) -> Result<(Layout, usize), Refusa
         piggybacks: options.protocol.piggybacks(options.tolerate_node),
         trace_records: options.trace_records(),
         undoes: options.protocol.can_return_together(),
+        rereads: options.protocol.repeats_reads(),
     };
     layout.log_segments = match options.log.memory {
         Some(bytes) => (bytes / SEGMENT as u64).clamp(1, MAX_LOG_SEGMENTS as u64) as usize,

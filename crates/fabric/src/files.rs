@@ -28,8 +28,9 @@ use crate::deeds;
 use crate::engine::images;
 use crate::lost_reads;
 use crate::node::Node;
+use crate::read_log::{self, Former, Read};
 use crate::undo;
-use resurgo_wire::undo::Inode;
+use resurgo_wire::undo::{self as undo_log, Inode};
 
 /// This rank's phase, and the beginning of its life, in the node memory.
 static PHASE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -47,6 +48,7 @@ pub fn watch(node: &Node) {
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
     lost_reads::watch(node);
     undo::watch(node);
+    read_log::watch(node);
     REPLAYS.store(node.replays(), Ordering::Relaxed);
     APART.store(node.replays() || node.waves_pass || node.in_groups, Ordering::Relaxed);
 }
@@ -55,6 +57,7 @@ pub fn watch(node: &Node) {
 pub fn note_image(number: u64) {
     lost_reads::note_image(number);
     undo::note_image(number);
+    read_log::note_image(number);
 }
 
 /// Whether former lives came further than this one.
@@ -118,13 +121,53 @@ fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
         .filter(|(file, _)| lost_reads::is_known(*file))
 }
 
-/// The MPI library reads or has read this.
-fn has_read(fd: c_int, from: libc::off_t, bytes: isize) {
-    if bytes > 0
-        && from >= 0
-        && let Some((file, _)) = mpi_file(fd)
-    {
-        lost_reads::has_read(file, from as u64, bytes as u64);
+/// The MPI library reads this, unless former lives have. `really` reads it, too, and says how many bytes were there.
+///
+/// # Safety
+/// There is room for so many bytes.
+unsafe fn read_at(
+    fd: c_int,
+    into: *mut c_void,
+    length: usize,
+    from: libc::off_t,
+    really: impl FnOnce() -> isize,
+) -> isize {
+    let file = mpi_file(fd).filter(|_| length > 0 && from >= 0);
+    let Some((file, _)) = file.filter(|_| !lost_reads::is_locked()) else {
+        return really();
+    };
+    let read = Read {
+        from: from as u64,
+        wanted: length as u64,
+    };
+    images::look_around();
+    // SAFETY: as the caller says.
+    let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
+    let former = read_log::former(read, Some(into));
+    let got = match former {
+        Former::Served(bytes) => bytes as isize,
+        _ => really(),
+    };
+    if let Ok(bytes) = usize::try_from(got) {
+        lost_reads::has_read(file, read.from, bytes as u64);
+        has_found(former, read, &into[..bytes], false);
+    }
+    got
+}
+
+/// A read has found this. Ends the life where former ones have found something else.
+fn has_found(former: Former, read: Read, bytes: &[u8], is_glance: bool) {
+    let differs = match former {
+        Former::Served(_) => return,
+        Former::Nothing => false,
+        Former::Digest(length, digest) => (length, digest) != (bytes.len() as u64, undo_log::digest(bytes)),
+        Former::Other => images::node().is_some_and(lost_reads::are_lost),
+    };
+    if differs && let Some(node) = images::node() {
+        lost_reads::end(node);
+    }
+    if !matches!(former, Former::Digest(..)) {
+        read_log::note(read, bytes, is_glance);
     }
 }
 
@@ -207,21 +250,50 @@ pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, 
 
 pub unsafe extern "C" fn pread(fd: c_int, bytes: *mut c_void, length: usize, offset: libc::off_t) -> isize {
     // SAFETY: as the caller calls it.
-    let got = unsafe { libc::pread(fd, bytes, length, offset) };
-    has_read(fd, offset, got);
-    got
+    unsafe { read_at(fd, bytes, length, offset, || libc::pread(fd, bytes, length, offset)) }
 }
 
 /// The MPI library reads from sockets and pipes, too: those have no offset.
 pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> isize {
-    // SAFETY: as the caller calls it; asks for an offset.
+    if !lost_reads::has_files() {
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::read(fd, bytes, length) };
+    }
+    // SAFETY: as the caller calls it; asks for an offset, and moves it as a read does.
     unsafe {
-        let got = libc::read(fd, bytes, length);
-        if got > 0 {
-            has_read(fd, libc::lseek(fd, 0, libc::SEEK_CUR) - got as libc::off_t, got);
+        let from = libc::lseek(fd, 0, libc::SEEK_CUR);
+        let mut is_read = false;
+        let got = read_at(fd, bytes, length, from, || {
+            is_read = true;
+            libc::read(fd, bytes, length)
+        });
+        if !is_read {
+            libc::lseek(fd, got as libc::off_t, libc::SEEK_CUR);
         }
         got
     }
+}
+
+/// The library asks for the end of a file, which former lives may have seen elsewhere.
+pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
+    let is_logged = whence == libc::SEEK_END && !lost_reads::is_locked() && mpi_file(fd).is_some();
+    if !is_logged {
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::lseek(fd, offset, whence) };
+    }
+    images::look_around();
+    let mut end = [0; 8];
+    let former = read_log::former(Read::END, Some(&mut end));
+    if let Former::Served(_) = former {
+        // SAFETY: moves the offset as the caller wants it.
+        return unsafe { libc::lseek(fd, libc::off_t::from_le_bytes(end) + offset, libc::SEEK_SET) };
+    }
+    // SAFETY: as the caller calls it.
+    let found = unsafe { libc::lseek(fd, offset, whence) };
+    if found >= offset {
+        has_found(former, Read::END, &(found - offset).to_le_bytes(), false);
+    }
+    found
 }
 
 /// Locks of files: the library reads and writes back whole blocks under one.
@@ -236,17 +308,31 @@ pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int
     }
 }
 
-/// Nonblocking reads and writes of files.
+/// Nonblocking reads and writes of files. What such a read will find is read twice.
 pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
     // SAFETY: as the caller calls it.
-    unsafe {
-        has_read(
-            (*request).aio_fildes,
-            (*request).aio_offset,
-            (*request).aio_nbytes as isize,
+    let about = unsafe { &*request };
+    let (fd, from, length) = (about.aio_fildes, about.aio_offset, about.aio_nbytes);
+    let file = mpi_file(fd).filter(|_| length > 0 && from >= 0);
+    if let Some((file, _)) = file.filter(|_| !lost_reads::is_locked()) {
+        let read = Read {
+            from: from as u64,
+            wanted: length as u64,
+        };
+        images::look_around();
+        let mut bytes = vec![0; length];
+        // SAFETY: there is so much room.
+        let got = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), length, from) };
+        lost_reads::has_read(file, read.from, read.wanted);
+        has_found(
+            read_log::former(read, None),
+            read,
+            &bytes[..usize::try_from(got).unwrap_or(0)],
+            true,
         );
-        libc::aio_read(request)
     }
+    // SAFETY: as the caller calls it.
+    unsafe { libc::aio_read(request) }
 }
 
 pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
@@ -286,6 +372,7 @@ pub fn replacement(import: &CStr) -> Option<usize> {
         b"write" => Some(write as *const () as usize),
         b"pread" | b"pread64" => Some(pread as *const () as usize),
         b"read" => Some(read as *const () as usize),
+        b"lseek" | b"lseek64" => Some(lseek as *const () as usize),
         b"fcntl" | b"fcntl64" => Some(fcntl as *const () as usize),
         b"aio_read" | b"aio_read64" => Some(aio_read as *const () as usize),
         b"aio_write" | b"aio_write64" => Some(aio_write as *const () as usize),

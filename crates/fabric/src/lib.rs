@@ -26,6 +26,7 @@ mod message;
 mod node;
 mod ofi;
 mod padding;
+mod read_log;
 mod record;
 mod rma;
 mod socket;

@@ -10,6 +10,8 @@
 //!   writes back the same place before any other is not noticed.
 //! - ROMIO keeps shared file pointers in files. Each write there loses the place before it.
 //! - What one rank reads and another one overwrites is not noticed.
+//!
+//! A life that begins alone goes on if the [`read_log`] has all that was read since its image.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -20,6 +22,7 @@ use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, control};
 use resurgo_wire::undo::{self, Inode};
 
 use crate::node::Node;
+use crate::read_log;
 use crate::undo::{last_image, look_at};
 
 /// Most places that are kept apart; more of one file become a single one.
@@ -157,6 +160,11 @@ pub fn is_known(file: Inode) -> bool {
     seen().file(file).is_some()
 }
 
+/// The MPI library holds a lock, under which it writes back what it reads.
+pub fn is_locked() -> bool {
+    LOCKED.load(Ordering::Relaxed)
+}
+
 /// The MPI library has locked a part of a file to write to it, or has given up a lock.
 pub fn has_locked(to_write: bool) {
     LOCKED.store(to_write, Ordering::Relaxed);
@@ -169,7 +177,7 @@ fn deliveries() -> u64 {
 
 /// The MPI library has read this from a file that it may write to.
 pub fn has_read(file: Inode, from: u64, bytes: u64) {
-    if LOCKED.load(Ordering::Relaxed) {
+    if is_locked() {
         return;
     }
     let _guard = Guard::new();
@@ -190,7 +198,10 @@ pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
     let image = match seen.file(file).is_some_and(|file| file.holds_pointer) {
-        true => Some(now),
+        true => {
+            read_log::give_up();
+            Some(now)
+        }
         false => read.filter(|_| !has(fd, from, bytes)),
     };
     let image = image.filter(|_| !is_done);
@@ -221,11 +232,20 @@ pub fn note_image(number: u64) {
 /// A life begins, with what the process knows: of the image, or nothing. Ends it if it would read what is lost. Where all
 /// begin together the agents have undone what was written, or have said that they cannot.
 pub fn begin(node: &Node) {
-    let lost = node.control(node.rank, control::LOST_READS);
+    read_log::begin();
     let is_alone = !node.begins_together() || node.is_inside(node.rank);
-    if !is_alone || lost.load(Ordering::SeqCst) <= last_image() {
-        return;
+    if is_alone && are_lost(node) && !read_log::is_whole(last_image()) {
+        end(node);
     }
+}
+
+/// This rank has read what has been overwritten since.
+pub fn are_lost(node: &Node) -> bool {
+    node.control(node.rank, control::LOST_READS).load(Ordering::SeqCst) > last_image()
+}
+
+/// This life cannot read what former ones have read.
+pub fn end(node: &Node) -> ! {
     let code = match node.undo().is_some() || node.survives {
         // All return together, or the others are told of its failure.
         true => EXIT_DIVERGED,

@@ -180,6 +180,7 @@ impl Node {
             piggybacks: protocol.piggybacks(page.get(header::TOLERATE_NODE) != 0),
             trace_records: page.get(header::TRACE_RECORDS) as usize,
             undoes: page.get(header::UNDOES) != 0,
+            rereads: page.get(header::REREADS) != 0,
         };
         if rank >= size
             || page.get(header::ARENA_BASE) as usize != layout.arena_base()
@@ -595,6 +596,13 @@ impl Node {
         self.layout.undoes.then(start)
     }
 
+    /// Start of its read log, if it has one.
+    pub fn reads(&self) -> Option<*mut u8> {
+        // SAFETY: inside the mapping.
+        let start = || unsafe { self.base.add(self.layout.arena(self.rank) + self.layout.reads()) };
+        self.layout.rereads.then(start)
+    }
+
     /// This life begins together with those of all other ranks: they return to a wave.
     pub fn begins_together(&self) -> bool {
         self.control(self.rank, control::TOGETHER).load(Ordering::Acquire) != 0
@@ -685,6 +693,7 @@ pub mod tests {
             piggybacks: true,
             trace_records: 0,
             undoes: true,
+            rereads: true,
         };
         let mut place = NEXT_PLACE.lock().expect("no test panics while it holds the lock");
         // SAFETY: anonymous memory at a place of this test alone.

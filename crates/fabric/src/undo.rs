@@ -35,17 +35,17 @@ fn named() -> MutexGuard<'static, Vec<Inode>> {
 }
 
 /// The log, of which `used` bytes of `half` count.
-struct Log {
+pub struct Log {
     start: *mut u8,
     half: usize,
-    used: usize,
+    pub used: usize,
     /// Of these, published.
     published: usize,
 }
 
 impl Log {
-    fn open() -> Option<Log> {
-        let start = LOG.load(Ordering::Acquire);
+    /// The log that begins there, if there is one.
+    pub fn open(start: *mut u8) -> Option<Log> {
         if start.is_null() {
             return None;
         }
@@ -60,7 +60,7 @@ impl Log {
         Some(log)
     }
 
-    fn word(&self, at: usize) -> &AtomicU64 {
+    pub fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: an aligned word of the rank's own log, in the node memory, which stays mapped.
         unsafe { &*self.start.add(at).cast() }
     }
@@ -71,13 +71,13 @@ impl Log {
     }
 
     /// What counts.
-    fn records(&self) -> &[u8] {
+    pub fn records(&self) -> &[u8] {
         // SAFETY: inside the log, which only this rank writes, under a lock.
         unsafe { std::slice::from_raw_parts(self.half(self.half), self.published) }
     }
 
     /// Writes behind what is there. False: it does not fit.
-    fn put(&mut self, bytes: &[u8]) -> bool {
+    pub fn put(&mut self, bytes: &[u8]) -> bool {
         let room = padded(bytes.len());
         if room > HALF - self.used {
             return false;
@@ -89,21 +89,21 @@ impl Log {
     }
 
     /// The record that begins at `from` gets its first words.
-    fn close(&mut self, from: usize, record: &Record) {
+    pub fn close(&mut self, from: usize, record: &Record) {
         let head = record.head(self.used - from - RECORD);
         // SAFETY: inside of the half: room was made for them.
         unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), self.half(self.half).add(from), RECORD) };
     }
 
     /// From here on what has been put there counts.
-    fn publish(&mut self) {
+    pub fn publish(&mut self) {
         self.word(undo::STATE)
             .store(undo::state(self.half, self.used), Ordering::Release);
         self.published = self.used;
     }
 
     /// Nothing of it is of use before the next image.
-    fn give_up(&mut self, image: u64) {
+    pub fn give_up(&mut self, image: u64) {
         self.word(undo::SINCE).store(image + 1, Ordering::Release);
         self.used = 0;
         self.publish();
@@ -118,7 +118,7 @@ impl Log {
     }
 
     /// Drops what no return needs: images before `oldest` are gone.
-    fn forget(&mut self, oldest: u64) {
+    pub fn forget(&mut self, oldest: u64) {
         let counts = |record: &Record| record.image >= oldest;
         if undo::records(self.records()).all(|(_, record)| counts(&record)) {
             return;
@@ -138,6 +138,30 @@ impl Log {
         self.release(self.half);
         self.word(undo::SINCE).fetch_max(oldest, Ordering::Release);
     }
+
+    /// The records from `from` on were made after image `image`.
+    pub fn retag(&mut self, from: usize, image: u64) {
+        let places = undo::records(&self.records()[from..]).map(|(whole, _)| whole.len());
+        for at in places
+            .scan(from, |at, length| Some(std::mem::replace(at, *at + length)))
+            .collect::<Vec<_>>()
+        {
+            // SAFETY: a word of a record of the rank's own log.
+            unsafe {
+                self.half(self.half)
+                    .add(at + undo::IMAGE)
+                    .cast::<u64>()
+                    .write(image.to_le())
+            };
+        }
+    }
+}
+
+/// The oldest image that a recovery may begin from.
+pub fn oldest() -> Option<u64> {
+    // SAFETY: the node memory stays mapped, in the same place in every life.
+    let oldest = unsafe { OLDEST.load(Ordering::Acquire).as_ref() };
+    oldest.map(|oldest| oldest.load(Ordering::Acquire))
 }
 
 /// Number of this process's last image; 0: it has none.
@@ -157,10 +181,8 @@ pub fn note_image(number: u64) {
     IMAGE.store(number, Ordering::Relaxed);
     let mut named = named();
     named.clear();
-    // SAFETY: the node memory stays mapped, in the same place in every life.
-    let oldest = unsafe { OLDEST.load(Ordering::Acquire).as_ref() };
-    if let Some((oldest, mut log)) = oldest.zip(Log::open()) {
-        log.forget(oldest.load(Ordering::Acquire));
+    if let Some((oldest, mut log)) = oldest().zip(Log::open(LOG.load(Ordering::Acquire))) {
+        log.forget(oldest);
     }
 }
 
@@ -177,7 +199,7 @@ pub fn will_cut(fd: RawFd, file: Inode, end: u64, length: u64) {
 /// Keeps what lies at a place that becomes `new`, or is cut off. The file has `end` bytes.
 fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>) {
     let _guard = Guard::new();
-    let (Some(mut log), image) = (Log::open(), last_image()) else {
+    let (Some(mut log), image) = (Log::open(LOG.load(Ordering::Acquire)), last_image()) else {
         return;
     };
     let mut named = named();

@@ -119,6 +119,11 @@ impl Protocol {
         !matches!(self.kept(), Kept::Nowhere)
     }
 
+    /// The same, and nobody returns with it: what it has read in files must be as it was.
+    pub const fn repeats_reads(self) -> bool {
+        self.recovers_alone() && !matches!(self.waves(), Waves::OfEachGroup)
+    }
+
     /// On several nodes, where the loss of one is tolerated, only its ranks begin again, with those that return with
     /// them, from images on other nodes with the logs that lie beside: event loggers, or other ranks, have the order of
     /// deliveries. (With channel memories they do so, too.)

@@ -31,7 +31,7 @@ pub use pages::Pages;
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -142,6 +142,8 @@ pub mod header {
         Agent Memory TRACE_RECORDS: u64 = NEWS_OF_FAILURES.at + 8;
         /// 1: each rank has an undo log ([`crate::undo`]).
         Agent Memory UNDOES: u32 = TRACE_RECORDS.at + 8;
+        /// 1: each rank has a read log ([`crate::undo`]).
+        Agent Memory REREADS: u32 = UNDOES.at + 4;
     }
 }
 
@@ -366,6 +368,8 @@ pub struct Layout {
     pub trace_records: usize,
     /// All ranks can return to a wave: an arena has an undo log.
     pub undoes: bool,
+    /// A rank repeats alone what it did: an arena has a read log.
+    pub rereads: bool,
 }
 
 /// Offsets inside one arena. The owner writes; everyone reads.
@@ -397,6 +401,7 @@ pub struct Layout {
 /// knowledge     twice [`KNOWLEDGE_EVENTS`] × [`EVENT_BYTES`]: events that this rank knows, in one half (causal)
 /// deeds         what this rank has made and removed in the file system: see [`deeds`]
 /// undo          what this rank's MPI library has overwritten in files: see [`crate::undo`]
+/// reads         what it has read from them: see there
 /// trace         the ring of what this rank does, if the job is traced: see [`crate::trace`]
 /// segments      log_segments × SEGMENT bytes
 /// ```
@@ -603,9 +608,13 @@ impl Layout {
     pub const fn undo(&self) -> usize {
         page_up(self.deeds() + deeds::BYTES)
     }
+    /// Offset of the read log in an arena, a multiple of a page.
+    pub const fn reads(&self) -> usize {
+        self.undo() + if self.undoes { crate::undo::BYTES } else { 0 }
+    }
     /// Offset of the ring of the trace in an arena, a multiple of a page.
     pub const fn trace(&self) -> usize {
-        self.undo() + if self.undoes { crate::undo::BYTES } else { 0 }
+        self.reads() + if self.rereads { crate::undo::BYTES } else { 0 }
     }
     /// Offset of the segments in an arena, a multiple of a [`BLOCK`].
     pub const fn segments(&self) -> usize {
@@ -665,6 +674,7 @@ mod tests {
             spills: false,
             piggybacks: false,
             undoes: false,
+            rereads: false,
             ..all
         };
         assert!(all.total() > 4 * (3 << 29));
@@ -679,6 +689,7 @@ mod tests {
             piggybacks: true,
             trace_records: 0,
             undoes: true,
+            rereads: true,
         }
     }
 

@@ -13,7 +13,12 @@
 //! FILE     path, padded to words             (0, bytes of the path)
 //! BYTES    runs: offset, length, old bytes padded to words
 //! LONGER   nothing: the file ended before    (from, to), which the rank has added
+//! READ     length, bytes padded to words     (offset, bytes asked for)
+//! GLANCED  length, digest                    the same
 //! ```
+//!
+//! The last two are in a log of the same form, the *read log*: what the MPI library has read from files that it may write
+//! to. A life that repeats alone what former ones did gets it from there: the files are of a later moment.
 
 /// Bytes of a half.
 pub const HALF: usize = 32 << 20;
@@ -29,10 +34,14 @@ pub const SINCE: usize = 8;
 
 /// Bytes of a record before what depends on its kind.
 pub const RECORD: usize = 64;
+/// Where a record has its image.
+pub const IMAGE: usize = 32;
 
 const FILE: u64 = 1;
 const CHANGED: u64 = 2;
 const LONGER: u64 = 3;
+const READ: u64 = 4;
+const GLANCED: u64 = 5;
 
 /// In the name of a file in which ROMIO keeps a shared file pointer.
 const POINTER: &[u8] = b".shfp.";
@@ -88,6 +97,22 @@ pub enum What<'a> {
     Changed(&'a [u8]),
     /// The file ended at the first offset or before; the rank has written up to the second.
     Longer(u64, u64),
+    /// There, so many bytes were asked for, and these were found.
+    Read(u64, u64, &'a [u8]),
+    /// The same of more bytes: their number, and their [`digest`].
+    Glanced(u64, u64, u64, u64),
+}
+
+/// Tells contents apart that differ by chance.
+pub fn digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let mix = |state: u64, word: &[u8; 8]| {
+        let mixed = (state ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 29
+    };
+    words.iter().chain([&last]).fold(bytes.len() as u64, mix)
 }
 
 impl Record<'_> {
@@ -97,6 +122,8 @@ impl Record<'_> {
             What::Path(path) => (FILE, (0, path.len() as u64)),
             What::Changed(_) => (CHANGED, (0, 0)),
             What::Longer(from, to) => (LONGER, (from, to)),
+            What::Read(from, wanted, _) => (READ, (from, wanted)),
+            What::Glanced(from, wanted, ..) => (GLANCED, (from, wanted)),
         };
         let (device, inode) = self.file;
         let bytes = (RECORD + behind) as u64;
@@ -125,6 +152,8 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], Record<'_>)> {
             FILE => What::Path(behind.get(..at(7)? as usize)?),
             CHANGED => What::Changed(behind),
             LONGER => What::Longer(at(6)?, at(7)?),
+            READ => What::Read(at(6)?, at(7)?, behind.get(8..)?.get(..word(behind, 0)? as usize)?),
+            GLANCED => What::Glanced(at(6)?, at(7)?, word(behind, 0)?, word(behind, 8)?),
             _ => return None,
         };
         let record = Record {
@@ -170,6 +199,14 @@ mod tests {
             (of(What::Path(b"/tmp/x")), b"/tmp/x\0\0".to_vec()),
             (of(What::Changed(&changed)), changed.clone()),
             (of(What::Longer(7, 9)), Vec::new()),
+            (
+                of(What::Read(7, 9, b"read")),
+                b"\x04\0\0\0\0\0\0\0read\0\0\0\0".to_vec(),
+            ),
+            (
+                of(What::Glanced(7, 9, 2, 1)),
+                [[2, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]].concat(),
+            ),
         ];
         let mut bytes = Vec::new();
         for (record, behind) in &all {
@@ -185,9 +222,25 @@ mod tests {
         );
         assert_eq!(
             records(&bytes[..bytes.len() - 1]).count(),
-            2,
+            4,
             "of what is cut off, what is whole"
         );
         assert_eq!(of_state(state(1, 77)), (1, 77));
+    }
+
+    #[test]
+    fn other_contents_have_other_digests() {
+        let all = [
+            &b""[..],
+            b"\0",
+            b"\0\0",
+            b"12345678",
+            b"12345678\0",
+            b"22345678",
+            b"87654321",
+            b"1234567",
+        ];
+        let digests: std::collections::BTreeSet<u64> = all.into_iter().map(digest).collect();
+        assert_eq!(digests.len(), all.len());
     }
 }

@@ -62,6 +62,11 @@ pub fn look_around() {
     }
 }
 
+/// This rank's node memory, once it has opened the provider.
+pub fn node() -> Option<&'static Node> {
+    engine().map(|engine| &engine.node)
+}
+
 fn connections(each: &mut dyn FnMut(i32)) {
     if let Some(engine) = engine() {
         engine.connections(each);

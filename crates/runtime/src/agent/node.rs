@@ -152,6 +152,7 @@ impl NodeMemory {
         self.set_header(header::SURVIVORS, job.survivors())?;
         self.set_header(header::TRACE_RECORDS, layout.trace_records as u64)?;
         self.set_header(header::UNDOES, u32::from(layout.undoes))?;
+        self.set_header(header::REREADS, u32::from(layout.rereads))?;
         let words = job.services.iter().flat_map(|service| service.to_words());
         for (at, word) in words.enumerate() {
             self.set_header(header::SERVICES.item(at), word)?;
@@ -218,6 +219,7 @@ impl NodeMemory {
     /// `rank` comes here from a lost node: of its arena only those logs count that ranks here have copies of.
     pub fn take_over(&self, rank: usize) -> io::Result<()> {
         self.write(&vec![0; nm::arena::CHANNELS], self.layout.arena(rank))?;
+        self.forget_reads(rank, 0)?;
         self.lose_record(rank, 0)
     }
 

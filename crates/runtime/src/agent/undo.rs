@@ -39,6 +39,7 @@ impl NodeMemory {
     /// Undoes what these ranks have overwritten in files since their image `number`, and empties their logs.
     /// `are_all`: there are no ranks elsewhere.
     pub(super) fn undo(&self, ranks: &[usize], number: u64, are_all: bool) -> io::Result<()> {
+        ranks.iter().try_for_each(|rank| self.forget_reads(*rank, number))?;
         if !self.layout.undoes {
             return Ok(());
         }
@@ -46,11 +47,8 @@ impl NodeMemory {
         let mut are_whole = true;
         for rank in ranks {
             let at = self.layout.arena(*rank) + self.layout.undo();
-            let (half, used) = undo::of_state(self.read_u64(at + undo::STATE)?);
             are_whole &= self.read_u64(at + undo::SINCE)? <= number;
-            let mut bytes = vec![0; used.min(HALF)];
-            self.read(&mut bytes, at + HEAD + half * HALF)?;
-            logs.push(bytes);
+            logs.push(self.log_at(at)?);
         }
         are_whole &= write_back(&logs, number, are_all);
         for rank in ranks {
@@ -63,6 +61,29 @@ impl NodeMemory {
             }
         }
         Ok(())
+    }
+
+    /// What counts of the undo log or read log that begins there.
+    fn log_at(&self, at: usize) -> io::Result<Vec<u8>> {
+        let (half, used) = undo::of_state(self.read_u64(at + undo::STATE)?);
+        let mut bytes = vec![0; used.min(HALF)];
+        self.read(&mut bytes, at + HEAD + half * HALF)?;
+        Ok(bytes)
+    }
+
+    /// The rank begins anew behind its image `number`: what it has read since need not come again.
+    pub(super) fn forget_reads(&self, rank: usize, number: u64) -> io::Result<()> {
+        if !self.layout.rereads {
+            return Ok(());
+        }
+        let at = self.layout.arena(rank) + self.layout.reads();
+        let log = self.log_at(at)?;
+        let before = undo::records(&log).take_while(|(_, record)| record.image < number);
+        let used = before.map(|(whole, _)| whole.len()).sum();
+        let (half, _) = undo::of_state(self.read_u64(at + undo::STATE)?);
+        self.write_u64(at + undo::STATE, undo::state(half, used))?;
+        let since = self.read_u64(at + undo::SINCE)?;
+        self.write_u64(at + undo::SINCE, since.min(number))
     }
 }
 
@@ -128,7 +149,7 @@ impl Story<'_> {
                     least = least.max(ends.filter(is_old).max().unwrap_or(0));
                 }
                 What::Longer(from, to) => add(&mut added, from.max(least), to),
-                What::Path(_) => {}
+                What::Path(_) | What::Read(..) | What::Glanced(..) => {}
             }
         }
         let length = file.metadata()?.len();

@@ -238,6 +238,7 @@ impl Job {
             piggybacks: self.piggybacks(),
             trace_records: self.addresses.trace.records,
             undoes: self.protocol.can_return_together(),
+            rereads: self.protocol.repeats_reads(),
         }
     }
 
