@@ -95,7 +95,7 @@ SEED ?=
 ROUNDS ?=
 soak: ## the long tests: SEEDS=200000 of the simulator; MUTANTS=300000 of image files; FUZZ=20000 inputs a protocol; CASES=4 of each long test; KILLS= a job, SEED=, ROUNDS=
 	scripts/setup.sh s3
-	[ "$$(id -u)" -ne 0 ] || scripts/setup.sh web
+	[ "$$(id -u)" -ne 0 ] || { scripts/setup.sh web && scripts/setup.sh packaging; }
 	@$(MAKE) --no-print-directory build
 	cargo run --release --locked -p resurgo-sim -- --seeds $(SEEDS)
 	cargo run --release --locked -p resurgo-sim -- --mutations --seeds 30000

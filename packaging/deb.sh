@@ -15,7 +15,7 @@ trap 'rm -rf "$top"' EXIT
 DESTDIR=$top PREFIX=/usr scripts/install.sh install >/dev/null
 for file in "$top"/usr/bin/* "$top"/usr/lib/resurgo/*; do
     # Some are scripts, and one is a directory.
-    ! readelf -h "$file" >/dev/null 2>&1 || strip --strip-unneeded "$file"
+    ! readelf -h "$file" >/dev/null 2>&1 || strip --strip-unneeded --remove-section=.comment "$file"
 done
 
 # The oldest C library that has all symbols.
@@ -34,7 +34,7 @@ resurgo ($version) unstable; urgency=medium
 
  -- $maintainer  $(date -R -u -d "@$(git log -1 --format=%ct)")
 END
-gzip -9 -n "$doc/changelog"
+gzip -9 -n "$doc/changelog" "$top"/usr/share/man/man1/*
 chmod 644 "$top"/usr/lib/resurgo/*.so
 
 mkdir "$top/DEBIAN"
@@ -54,5 +54,6 @@ Description: run MPI programs so that crashed processes do not end the job
  process crashes, or a node is lost, it goes on elsewhere, and the answer is
  the same. It needs an MPICH with libfabric, such as the Python package mpich.
 END
+(cd "$top" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$top/DEBIAN/md5sums"
 mkdir -p dist
 dpkg-deb --root-owner-group -Zxz --build "$top" "dist/resurgo_${version}_amd64.deb"

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Brings what building, testing and measuring need. Safe to run again; quick when all is there.
 #
-#   scripts/setup.sh [toolchain|demo|all|slurm|s3|web|mpich-tests]
+#   scripts/setup.sh [toolchain|demo|all|slurm|s3|web|packaging|mpich-tests|wheel|docs]
 #
 # toolchain      what building needs: a C compiler (to link with) and Rust
 # demo           that, and an MPI library to run the demo with
 # all            that, and what tests and benchmarks need (the default)
 # slurm          that, and Slurm, for tests/nodes/test_slurm.py
 # web            that of all, and Chromium, for tests of the pages of resurgo web
+# packaging      that of all, and what checks recipes of packages: EasyBuild, lintian, Environment Modules and others
 # s3             that of all, and a server that speaks S3, for tests of object stores: building it takes minutes
 # mpich-tests    that of all, and the sources of MPICH's own tests, from RESURGO_MPICH
 # wheel          what building needs, and what makes a wheel (make wheel): building its tools takes minutes
@@ -32,14 +33,15 @@ fail() {
     exit 1
 }
 
-with_slurm= with_s3= with_web= with_tests=
+with_slurm='' with_s3='' with_web='' with_tests='' with_packaging=''
 case $what in
     toolchain | demo | all | wheel | docs) ;;
     slurm) what=all with_slurm=yes ;;
     s3) what=all with_s3=yes ;;
     web) what=all with_web=yes ;;
+    packaging) what=all with_packaging=yes ;;
     mpich-tests) what=all with_tests=yes ;;
-    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, web, mpich-tests, wheel or docs" ;;
+    *) fail "there is no \"$what\": write toolchain, demo, all, slurm, s3, web, packaging, mpich-tests, wheel or docs" ;;
 esac
 
 # Rust first: only the user can bring it. One sentence says what to do.
@@ -89,6 +91,7 @@ have_compiler() { # which can link
     echo 'int main(void) { return 0; }' | cc -x c -include stdio.h -o "$made" - || { rm -f "$made" && return 1; }
     rm -f "$made"
 }
+have_modules() { ls /usr/lib/*/modulecmd.tcl; }
 have_fortran_mpi() { ls /usr/lib/*/libmpichfort.so /usr/include/*/mpich/mpi_f08.mod; }
 
 find_missing() {
@@ -105,6 +108,10 @@ find_missing() {
         fi
         [ -z "$with_tests" ] || need git command -v git
         [ -z "$with_web" ] || need chromium command -v chromium
+        if [ -n "$with_packaging" ]; then
+            need lintian command -v lintian
+            need environment-modules have_modules
+        fi
         if [ -n "$with_slurm" ]; then
             need munge test -x /usr/sbin/munged
             need slurmctld test -x /usr/sbin/slurmctld
@@ -131,6 +138,7 @@ install_packages() {
     fi
     status=0
     {
+        # shellcheck disable=SC2086 # several words
         apt-get -q update &&
             DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $missing
     } || status=$?
@@ -213,6 +221,8 @@ if [ "$what" = wheel ]; then
 fi
 environment mpich
 environment impi --no-deps
+environment linters
+[ -z "$with_packaging" ] || environment packaging
 
 # The test suite of mpi4py comes in its source package only.
 sources=$deps/mpi4py-$mpi4py
@@ -233,9 +243,9 @@ if [ -n "$with_tests" ] && [ "$(cat "$deps/mpich-tests/version" 2>/dev/null)" !=
     [ -n "${RESURGO_MPICH-}" ] || fail "RESURGO_MPICH must name a git repository of MPICH: its tests are in no package"
     say "fetching the tests of MPICH $tests"
     rm -rf "$deps/mpich-tests"
-    git clone --quiet --depth 1 --branch "$tests" --filter=blob:none --sparse -c advice.detachedHead=false \
+    { git clone --quiet --depth 1 --branch "$tests" --filter=blob:none --sparse -c advice.detachedHead=false \
         "$RESURGO_MPICH" "$deps/mpich-tests" &&
-        git -C "$deps/mpich-tests" sparse-checkout set test/mpi || fail "git could not fetch the tests of MPICH $tests"
+        git -C "$deps/mpich-tests" sparse-checkout set test/mpi; } || fail "git could not fetch the tests of MPICH $tests"
     echo "$tests" >"$deps/mpich-tests/version"
 fi
 

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from . import timeline
+from .timeline import Figure, draw
+from .timeline import words as line_about
 
 #: What `--json-events` says of one event: `time`, `event`, and further fields that depend on the event.
 Event = Dict[str, Any]
@@ -285,24 +286,47 @@ class Job:
             raise Error("a table needs pandas: pip install pandas") from None
         return pandas.DataFrame([{"time": None, "event": None, **event} for event in self._all])
 
-    def show(self, interval: float = 0.5) -> None:
-        """Shows the timeline in a notebook until the job ends; elsewhere prints a line for each step of the job."""
+    def timeline(self) -> Figure:
+        """The job until now, as a picture: lives of its ranks, images, waves, failures, and what was repeated."""
+        return Figure(self._repr_html_())
+
+    def show(self, interval: float = 0.5, wait: bool = True) -> None:
+        """Shows the timeline in a notebook, and what comes to it until the job ends. Elsewhere prints a line for each step.
+
+        With `wait=False` a notebook goes on with its next cells meanwhile.
+        """
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
         if not hasattr(shell, "kernel"):
             for event in self.events():
-                line = timeline.words(event)
+                line = line_about(event)
                 if line:
                     print(f"{event['time']:9.2f} s  {line}", flush=True)
             return
-        from IPython.display import display, update_display
+        from IPython.display import display
 
-        name = f"resurgo-{id(self)}"
+        name = f"resurgo-{os.urandom(8).hex()}"
         display(self, display_id=name)
-        with self._changed:
-            while not self._changed.wait_for(lambda: self._is_over, interval):
-                update_display(self, display_id=name)
-        update_display(self, display_id=name)
-        self._begun()
+        if wait:
+            self._update(name, interval)
+            self._begun()
+            return
+        updater = threading.Thread(target=self._update, args=[name, interval], daemon=True)
+        _watchers.append(updater)
+        updater.start()
+
+    def _update(self, name: str, interval: float) -> None:
+        """Draws the display of that name anew until the job ends, and takes at most a tenth of a processor for it."""
+        from IPython.display import update_display
+
+        is_over, pause = False, interval
+        while not is_over and not _python_ends.is_set():
+            with self._changed:
+                is_over = self._changed.wait_for(lambda: self._is_over, pause)
+            began = time.monotonic()
+            update_display(self, display_id=name)
+            pause = max(interval, 10 * (time.monotonic() - began))
+        with contextlib.suppress(ValueError):
+            _watchers.remove(threading.current_thread())
 
     def __enter__(self) -> Job:
         return self
@@ -319,7 +343,7 @@ class Job:
     def _repr_html_(self) -> str:
         started = next((event for event in self._all if event["event"] == "job_started"), None)
         now = None if self._is_over or started is None else time.time() - started["unix_time"]
-        return timeline.draw(self._all, self._title, self._state(), now)
+        return draw(self._all, self._title, self._state(), now)
 
     def _state(self) -> str:
         if not self._is_over:

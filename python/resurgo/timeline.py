@@ -49,11 +49,12 @@ class Life:
         self.rank, self.number, self.node = event["rank"], event["life"], event.get("node")
         self.began, self.ended = event["time"], None  # type: float, Optional[float]
         self.how = "runs"
-        self.repeats_until = self.began
+        self.repeats_until, self.repeated = self.began, ""
 
     def title(self, end: float) -> str:
         node = "" if self.node is None else f" on node {self.node}"
-        return f"rank {self.rank}, life {self.number}{node}: {self.began:.2f} s to {self.ended or end:.2f} s, {self.how}"
+        lived = f"{self.began:.2f} s to {self.ended or end:.2f} s, {self.how}"
+        return f"rank {self.rank}, life {self.number}{node}: {lived}{self.repeated}"
 
 
 class Course:
@@ -61,8 +62,8 @@ class Course:
 
     def __init__(self, events: Sequence[Dict[str, Any]], now: Optional[float]) -> None:
         self.lives: List[Life] = []
-        self.images: List[Tuple[int, float]] = []  # rank, when
-        self.waves: List[float] = []
+        self.images: List[Tuple[int, float, str]] = []  # rank, when, what it is
+        self.waves: List[Tuple[float, str]] = []
         self.failures: List[Tuple[int, float, str]] = []
         self.nodes: List[Tuple[float, str]] = []
         self.end = max([event["time"] for event in events] + [now or 0.0])
@@ -90,22 +91,29 @@ class Course:
             life.ended, life.how = event["time"], how
 
     def _caught_up(self, event: Dict[str, Any]) -> None:
-        if event["rank"] in self._living:
-            self._living[event["rank"]].repeats_until = event["time"]
+        life = self._living.get(event["rank"])
+        if life:
+            life.repeats_until = event["time"]
+            life.repeated = f"; repeated {event['deliveries']:,} deliveries until {event['time']:.2f} s"
 
     def _returned(self, event: Dict[str, Any]) -> None:
         """All ranks repeat what they had done since the wave. Ranks of a group say themselves when they have caught up."""
+        wave = f"wave {event['wave']}" if event["wave"] else "the beginning"
         for life in self._living.values() if "ranks" not in event else ():
             life.repeats_until = event["time"] + event["lost_seconds"]
+            life.repeated = f"; repeats {event['lost_seconds']:.2f} s since {wave}"
 
     def _checkpointed(self, event: Dict[str, Any]) -> None:
-        self.images.append((event["rank"], event["time"]))
+        self._image(event["rank"], event["time"], f"image {event['image']}")
 
     def _wave_complete(self, event: Dict[str, Any]) -> None:
-        if "ranks" in event:
-            self.images += [(rank, event["time"]) for rank in event["ranks"]]
-        else:
-            self.waves.append(event["time"])
+        for rank in event.get("ranks", ()):
+            self._image(rank, event["time"], f"image of wave {event['wave']}")
+        if "ranks" not in event:
+            self.waves.append((event["time"], f"wave {event['wave']} at {event['time']:.2f} s"))
+
+    def _image(self, rank: int, when: float, what: str) -> None:
+        self.images.append((rank, when, f"rank {rank}, {what} at {when:.2f} s"))
 
     def _node_lost(self, event: Dict[str, Any]) -> None:
         self.nodes.append((event["time"], event["reason"]))
@@ -123,6 +131,24 @@ class Course:
         return sorted(sorted(ranks, key=lambda rank: (rank not in failed, rank))[:MOST_LANES])
 
 
+class Figure:
+    """The picture of a job as it was at one moment. A notebook shows it; `str` of it is SVG."""
+
+    def __init__(self, svg: str) -> None:
+        self._svg = svg
+
+    def save(self, path: Any) -> None:
+        """Writes it into a file, which browsers and text processors show."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self._svg)
+
+    def __str__(self) -> str:
+        return self._svg
+
+    def _repr_html_(self) -> str:
+        return self._svg
+
+
 def draw(events: Sequence[Dict[str, Any]], title: str, state: str, now: Optional[float] = None) -> str:
     """The picture of a job; `now` is how long it has run, if it runs."""
     course = Course(events, now)
@@ -135,13 +161,13 @@ def draw(events: Sequence[Dict[str, Any]], title: str, state: str, now: Optional
     for life in course.lives:
         if life.rank in lanes:
             out += _bar(life, lanes[life.rank], at, course.end)
-    for x in _apart(map(at, course.waves)):
-        out.append(_line(x, TOP - 2, bottom + 2, "currentColor", ' stroke-dasharray="2 3" stroke-opacity="0.7"'))
+    for x, title in _apart((at(when), title) for when, title in course.waves):
+        out.append(_told(_line(x, TOP - 2, bottom + 2, "currentColor", ' stroke-dasharray="2 3" stroke-opacity="0.7"'), title))
     for rank, y in lanes.items():
-        for x in _apart(at(when) for of, when in course.images if of == rank):
-            out.append(_line(x, y + 2, y + LANE - 2, IMAGE, ' stroke-width="2"'))
+        for x, title in _apart((at(when), title) for of, when, title in course.images if of == rank):
+            out.append(_told(_line(x, y + 2, y + LANE - 2, IMAGE, ' stroke-width="2"'), title))
     for when, reason in course.nodes:
-        out.append(f"<g>{_line(at(when), TOP - 2, bottom + 2, FAILS)}<title>{_escape(reason)}</title></g>")
+        out.append(_told(_line(at(when), TOP - 2, bottom + 2, FAILS), reason))
     for rank, when, cause in course.failures:
         if rank in lanes:
             out.append(_cross(at(when), lanes[rank] + LANE / 2, f"rank {rank} at {when:.2f} s: {cause}"))
@@ -168,12 +194,17 @@ def _bar(life: Life, y: float, at: Any, end: float) -> List[str]:
         if until > x or (opacity == 1 and right == left):
             width = max(until - x, 0.8)
             parts.append(f'<rect x="{x:.1f}" y="{y + 2}" width="{width:.1f}" height="{LANE - 4}" fill="{COMPUTES}" fill-opacity="{opacity}"/>')
-    return [f"<g>{''.join(parts)}<title>{_escape(life.title(end))}</title></g>"]
+    return [_told("".join(parts), life.title(end))]
 
 
 def _cross(x: float, y: float, title: str) -> str:
     path = f"M{x - 4:.1f} {y - 4}l8 8m0 -8l-8 8"
-    return f'<g><path d="{path}" stroke="{FAILS}" stroke-width="2.5" fill="none"/><title>{_escape(title)}</title></g>'
+    return _told(f'<path d="{path}" stroke="{FAILS}" stroke-width="2.5" fill="none"/>', title)
+
+
+def _told(marks: str, title: str) -> str:
+    """Marks, with what they mean for the pointer."""
+    return f"<g>{marks}<title>{_escape(title)}</title></g>"
 
 
 def _axis(y: float, span: float, at: Any) -> List[str]:
@@ -206,12 +237,12 @@ def _text(x: float, y: float, words: str, size: int, anchor: str = "start") -> s
     return f'<text x="{x:.1f}" y="{y}" font-size="{size}" text-anchor="{anchor}">{_escape(words)}</text>'
 
 
-def _apart(places: Any) -> List[float]:
+def _apart(marks: Any) -> List[Tuple[float, str]]:
     """Of marks less than two pixels apart only the first."""
-    kept: List[float] = []
-    for x in sorted(places):
-        if not kept or x - kept[-1] >= 2:
-            kept.append(x)
+    kept: List[Tuple[float, str]] = []
+    for x, title in sorted(marks):
+        if not kept or x - kept[-1][0] >= 2:
+            kept.append((x, title))
     return kept
 
 

@@ -87,13 +87,19 @@ def test_installed_examples_find_what_is_installed(jobs, tmp_path):
 
 
 def test_the_program_of_the_demo_is_an_example(jobs, program, tmp_path):
-    """Also in a copy of the examples that says where Resurgo is."""
+    """Also in a copy of the examples that says where Resurgo is, or takes the one in PATH, to which a link may lead."""
     prefix, copy = tmp_path / "prefix", tmp_path / "copy"
     assert make("install", f"PREFIX={prefix}").returncode == 0
     shutil.copytree(prefix / "share/resurgo/examples", copy)
     command = ["make", "-s", "-C", copy, "heat", f"MPICC={harness.MPICH / 'bin/mpicc'}", f"RESURGO={prefix}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=harness.patience(60))
     assert (done.returncode, done.stderr) == (0, ""), done
+    (copy / "heat").unlink()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/resurgo").symlink_to(prefix / "bin/resurgo")
+    env = {**os.environ, "PATH": f"{tmp_path / 'links'}:{os.environ['PATH']}"}
+    again = subprocess.run(command[:-1], env=env, capture_output=True, text=True, timeout=harness.patience(60))
+    assert (again.returncode, again.stderr) == (0, "") and (copy / "heat").is_file(), again
     killed = jobs.command([prefix / "bin/resurgo", "run", "-n", "2", "--fault", "rank=1,messages=100", copy / "heat", "64", "64", "500"]).wait().ok()
     assert killed.text == jobs.calm(2, *program("heat"), "64", "64", "500").text and "rank 1 killed by SIGKILL" in killed.errors
 

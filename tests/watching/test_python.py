@@ -2,6 +2,7 @@
 """`import resurgo`: jobs that Python starts, follows, commands and draws; and the guide's own examples."""
 
 import ast
+import json
 import os
 import re
 import select
@@ -191,7 +192,7 @@ job.wait()
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    """A Python with pandas and IPython, from an index of packages."""
+    """A Python with pandas, IPython and its kernel, from an index of packages."""
     place = tmp_path_factory.mktemp("notebook")
     subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=300)
     command = [place / "bin/python", "-m", "pip", "install", "--quiet", "--retries", "0", "-r", harness.ROOT / "scripts/requirements-notebook.txt"]
@@ -229,6 +230,90 @@ assert formats["text/html"] == job._repr_html_() and "<svg" in formats["text/htm
     assert "Error" not in result.text + result.errors, result.describe()
 
 
+KERNEL = """
+import json, re
+from jupyter_client.manager import start_new_kernel
+
+for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+    os.environ[name] = os.path.join(os.getcwd(), name)
+manager, client = start_new_kernel()
+shown, results = [], []  # displays: kind of message, name, picture; what cells end with
+
+def hear():
+    message = client.get_iopub_msg(timeout=PATIENCE)
+    kind, content = message["header"]["msg_type"], message["content"]
+    assert kind != "error", content
+    if kind in ("display_data", "update_display_data"):
+        shown.append((kind, content["transient"]["display_id"], content["data"]["text/html"]))
+    if kind == "execute_result":
+        results.append(content["data"])
+    return kind, content, message["parent_header"].get("msg_id")
+
+def cell(code):
+    number, printed = client.execute(code), ""
+    while True:
+        kind, content, parent = hear()
+        if parent == number and kind == "stream" and content["name"] == "stdout":
+            printed += content["text"]
+        if parent == number and kind == "status" and content["execution_state"] == "idle":
+            return printed
+
+def shows(words):
+    while words not in shown[-1][2]:
+        hear()
+
+def keep(name):
+    pathlib.Path(name + ".json").write_text(json.dumps([shown, json.loads(cell("print(json.dumps(list(job.events())))"))]))
+    shown.clear()
+
+cell(f"import json, resurgo, subprocess; HEAT = {HEAT!r}; OUT = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)")
+# The next cells command the job of the first one.
+cell("job = resurgo.run(HEAT, n=3, **OUT); job.show(0.05, wait=False)")
+cell("job.checkpoint()")
+shows(", 1 wave")
+cell("job.kill_rank(1)")
+cell("next(event for event in job.events() if event['event'] == 'caught_up')")
+shows(": running after ")
+shows(" 1 failure, ")
+go()
+cell("assert job.wait() == 0")
+shows(": ended with status 0 after ")
+cell("job")
+cell("job.timeline()")
+assert [result["text/html"] for result in results[-2:]] == [shown[-1][2]] * 2
+keep("commanded")
+# And a cell that waits.
+cell("job = resurgo.run(HEAT, n=2, protocol='pessimistic', options=['--fault', 'rank=1,messages=200'], **OUT); job.show(0.01)")
+keep("waited")
+client.stop_channels()
+manager.shutdown_kernel()
+"""
+
+
+@pytest.mark.soak
+def test_the_timeline_in_a_real_kernel(script, notebook, tmp_path):
+    """As a notebook shows it, while a rank is killed, and as it stays."""
+    script(KERNEL.replace("PATIENCE", str(patience(60))), python=notebook)
+    for name in ("commanded", "waited"):
+        shown, events = json.loads((tmp_path / f"{name}.json").read_text())
+        assert [kind for kind, _, _ in shown] == ["display_data"] + ["update_display_data"] * (len(shown) - 1) and len({place for _, place, _ in shown}) == 1
+        titles, words = parsed(shown[-1][2])
+        kinds = [event["event"] for event in events]
+        lives = sorted((event["rank"], event["life"]) for event in events if event["event"] == "started")
+        drawn = [re.match(r"rank (\d+), life (\d+)", title) for title in titles]
+        assert sorted((int(life[1]), int(life[2])) for life in drawn if life) == lives and len(lives) > kinds.count("finished")
+        [failed] = [event for event in events if event["event"] == "failed"]
+        assert f"rank 1 at {failed['time']:.2f} s: {failed['cause']}" in titles
+        [caught] = [event for event in events if event["event"] == "caught_up"]
+        assert any(title.endswith(f"; repeated {caught['deliveries']:,} deliveries until {caught['time']:.2f} s") for title in titles), titles
+        assert [f"wave {event['wave']} at {event['time']:.2f} s" for event in events if event["event"] == "wave_complete"] == [title for title in titles if title.startswith("wave ")]
+        images = [f"rank {event['rank']}, image {event['image']} at {event['time']:.2f} s" for event in events if event["event"] == "checkpointed"]
+        assert sorted(images) == sorted(title for title in titles if ", image " in title)
+        counts = ["1 failure", *(["1 wave"] if "wave_complete" in kinds else []), *([f"{len(images)} images"] if images else [])]
+        assert words[0].endswith(f"s, {', '.join(counts)}"), (words[0], counts)
+        assert any("running" in parsed(picture)[1][0] for _, _, picture in shown)
+
+
 def test_show_prints_lines(script):
     result = script("""
 resurgo.run(HEAT[:-1] + ["400"], n=2, protocol="pessimistic", options=["-q", "--fault", "rank=1,messages=200"], stdout=subprocess.DEVNULL).show()
@@ -264,7 +349,7 @@ def test_show_in_a_notebook(script):
     (script.modules / "IPython/__init__.py").write_text(IPYTHON)
     (script.modules / "IPython/display.py").write_text(DISPLAY)
     result = script("""
-import threading
+import threading, time
 import IPython.display
 job = resurgo.run(HEAT, n=2, stdout=subprocess.DEVNULL)
 shows = threading.Thread(target=job.show, args=[0.01])
@@ -276,6 +361,19 @@ go()
 shows.join()
 assert [kind for kind, _, _ in shown] == ["new"] + ["again"] * (len(shown) - 1) and len({name for _, name, _ in shown}) == 1
 assert "running" in shown[0][2] and "ended with status 0" in shown[-1][2] and shown[-1][2] == job._repr_html_()
+# Without waiting: the next cell can command the job.
+shown.clear()
+os.environ["AWAITED"] += "-again"
+job = resurgo.run(HEAT, n=2, stdout=subprocess.DEVNULL)
+job.show(0.01, wait=False)
+assert [kind for kind, _, _ in shown][:1] == ["new"] and job.exit_status is None
+job.checkpoint()
+go()
+job.wait()
+while "ended with status 0" not in shown[-1][2]:
+    time.sleep(0.01)
+assert "1 wave, " in shown[-1][2] or " images" in shown[-1][2], shown[-1][2]
+assert len({name for _, name, _ in shown}) == 1
 """)
     assert result.text == ""
 
@@ -297,6 +395,9 @@ first = job._repr_html_()
 job.wait()
 pathlib.Path("first.svg").write_text(first)
 pathlib.Path("last.svg").write_text(job._repr_html_())
+figure = job.timeline()
+figure.save("saved.svg")
+assert figure._repr_html_() == str(figure) == job._repr_html_()
 """, hurried=True)
     parsed((tmp_path / "first.svg").read_text())
     titles, words = parsed((tmp_path / "last.svg").read_text())
@@ -305,6 +406,9 @@ pathlib.Path("last.svg").write_text(job._repr_html_())
     assert any(re.fullmatch(r"rank 2 at .* s: killed by SIGKILL", title) for title in titles), titles
     assert words[0].startswith("heat 400 400 1000: ended with status 0 after ") and "1 failure, " in words[0]
     assert ["rank 0", "rank 1", "rank 2"] == [word for word in words if word.startswith("rank ")]
+    assert (tmp_path / "saved.svg").read_text() == (tmp_path / "last.svg").read_text()
+    assert any(re.fullmatch(r"rank 2, life 2: .*, finished; repeated [\d,]+ deliveries until .* s", title) for title in titles), titles
+    assert {f"rank {rank}, image 1" for rank in range(3)} <= {title.split(" at ")[0] for title in titles}, titles
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +441,8 @@ def test_pictures_of_other_courses(timeline):
     assert titles[:3] == [f"rank {rank}, life 1 on node n1: 0.10 s to 2.00 s, lost with its node" for rank in (0, 1)] + [
         "rank 2, life 1 on node n10: 0.10 s to 2.50 s, returns"
     ]
-    assert titles[3] == "rank 0, life 2 on node n10: 2.50 s to 4.00 s, runs" and "node n1 cannot be reached (it said nothing)" in titles
+    assert titles[3] == "rank 0, life 2 on node n10: 2.50 s to 4.00 s, runs; repeats 1.50 s since wave 1" and "wave 1 at 1.00 s" in titles
+    assert "node n1 cannot be reached (it said nothing)" in titles
     assert [timeline.words(event) for event in events if timeline.words(event)] == [
         "3 ranks begin, protocol blocking",
         "wave 1 of images is complete",
@@ -389,6 +494,7 @@ def test_the_guide(jobs, program, script, tmp_path):
     result = script("import importlib.util\n" + "\n".join(lines), hurried=True)
     assert "unknown option --checkpoint-evry" in result.text and "\n75\n" in result.text and result.text.endswith("\n0\n")
     assert "rank 2 failed: killed by SIGKILL" in result.text and "job_ended" in result.text
+    parsed((tmp_path / "heat.svg").read_text())
     assert (tmp_path / "heat.out").read_text() == jobs.calm(4, *program("heat")).text
 
 

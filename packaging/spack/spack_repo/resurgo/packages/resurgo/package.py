@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spack: `make tarball`, `spack repo add packaging/spack`, and in the directory of the tarball `spack install resurgo`."""
+"""Spack 1.0 or later: `make tarball`, `spack repo add packaging/spack/spack_repo/resurgo`, and in the directory of the
+tarball `spack install --no-checksum resurgo`."""
 
 import os
+
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
 
 from spack.package import *
 
@@ -13,7 +16,7 @@ class Resurgo(MakefilePackage):
     url = f"file://{os.getcwd()}/resurgo-0.1.0.tar.gz"
     license("Apache-2.0")
 
-    # `make tarball` packs the sources as committed, so that there is no checksum of it here: spack install --no-checksum.
+    # `make tarball` packs the sources as committed, so that there is no checksum of it here.
     version("0.1.0")
 
     depends_on("c", type="build")
@@ -30,6 +33,12 @@ class Resurgo(MakefilePackage):
 
     def install(self, spec, prefix):
         make("install", f"PREFIX={prefix}")
+
+    def setup_run_environment(self, env):
+        env.prepend_path("PYTHONPATH", self.prefix.lib.resurgo.python)
+        env.prepend_path("CPATH", self.prefix.include.resurgo)
+        env.prepend_path("LIBRARY_PATH", self.prefix.lib.resurgo)
+        env.prepend_path("LD_LIBRARY_PATH", self.prefix.lib.resurgo)
 
     @run_after("install")
     @on_package_attributes(run_tests=True)
