@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 627] = {
+    pub const ALL: [(Self, Setting); 626] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -591,7 +591,6 @@ impl Mutation {
             (KeepWhenAllBegin, HierarchicalOnNodes),
             (KeepLoggersWhenAllBegin, InPlace),
             (KeepLoggersWhenAllBegin, VCAUSAL_IN_PLACE),
-            (KeepKnownWhenAllBegin, VCAUSAL_IN_PLACE),
             (KeepLoggersWhenAllBegin, PessimisticOnNodes),
             (KeepLoggersWhenAllBegin, HierarchicalOnNodes),
             (KeepLoggersWhenAllBegin, VCAUSAL_ON_NODES),
