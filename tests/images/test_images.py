@@ -169,11 +169,12 @@ def test_an_image_that_was_killed_is_replaced(jobs, program):
 
 
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
-def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program, protocol):
-    """Messages from before the image are forgotten. It is as without images, and no worse."""
+@pytest.mark.parametrize("tolerated", [[], ["--tolerate", "node"]], ids=["process", "node"])
+def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program, protocol, tolerated):
+    """Messages from before the image are forgotten, by event loggers, too. It is as without images, and no worse."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]
     calm = jobs.calm(3, *command)
-    job = jobs.start(3, *command, protocol=protocol, options=MANY)
+    job = jobs.start(3, *command, protocol=protocol, options=[*MANY, *tolerated])
     job.says(b"iteration 50 ")
     job.process.send_signal(signal.SIGUSR1)
     for rank in range(3):

@@ -70,8 +70,8 @@ print("rank", comm.rank, "has", total, flush=True)
 
 
 def strike(job, rng, blows, size, are_alone):
-    """Kills ranks and agents at random; one agent is left. `are_alone`: the job cannot do without both nodes that have a rank's images,
-    and loses one node after the other."""
+    """Kills ranks and agents at random; one agent is left. `are_alone`: without both nodes that have a rank's images all would begin
+    again, so one node is lost after the other."""
     left = agents(job)
     for _ in range(blows):
         time.sleep(rng.uniform(0, 0.5))
@@ -116,10 +116,10 @@ def images_of(agent):
 NODE = ["--tolerate", "node"]
 
 
-def with_copies(jobs, program, protocol, images, *options):
+def with_copies(jobs, command, protocol, images, *options):
     """A job of four nodes with a rank each, and for each rank the nodes that have the copies of its images."""
-    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *NODE, *every("1h"), *options]
-    job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
+    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *harness.MANY, *NODE, *every("1h"), *options]
+    job = jobs.start(4, *command, options=options, protocol=protocol)
     job.opens_mpi()
     copies = lambda: [event for event in job.events if event["event"] == "image_replicated"]
     for number in range(1, images + 1):
@@ -137,13 +137,20 @@ def kill_together(victims):
 
 
 def lose_all_images(jobs, program, protocol, *options):
-    """Those nodes are killed that have an image of rank 1."""
-    job, copies = with_copies(jobs, program, protocol, 2, *options)
+    """Those nodes are killed that have an image of rank 1: all ranks begin again at the beginning. Then a process is lost alone."""
+    entry, command = BY_NAME["cg"], program("cg")
+    expected = undisturbed(jobs, command, entry, 4)
+    file = jobs.directory / "result-lost"
+    job, copies = with_copies(jobs, [*command, *arguments(entry, True, file)], protocol, 2, *options)
     there = agents(job)
     kill_together([there[node] for node in {1, *copies[1]}])
-    result = job.wait(30)
-    assert result.code == 1 and not result.of("finished"), result.describe()
-    return result
+    job.reach(lambda: {rank for event in job.of("returned", wave=0) for rank in event.get("ranks") or range(4)} == set(range(4)))
+    job.opens_mpi()
+    job.strike([1])
+    job.reach_another("started", rank=1)
+    result = compare(entry, job.wait(60), file, expected)
+    later = [event for event in result.of("started") if event["life"] > 1]
+    assert {event["rank"] for event in later if event["image"] == 0} == set(range(4)), result.describe()
 
 
 def goes_on_from_images(result, protocol):

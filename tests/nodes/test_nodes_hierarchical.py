@@ -70,7 +70,7 @@ def test_a_node_has_several_groups(jobs, program, rng):
     job.wait(20)
 
 
-def test_a_group_whose_images_are_all_lost_ends_the_job(jobs, program):
+def test_all_begin_again_when_all_images_of_a_group_are_lost(jobs, program):
     lose_all_images(jobs, program, "hierarchical")
 
 

@@ -16,7 +16,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from chains import interrupt
 from harness import by_rank
-from on_nodes import Joined, agents, spread
+from on_nodes import Joined, agents
 from survival import PROGRAMS, children_of, compare, every, undisturbed
 
 pytestmark = pytest.mark.soak
@@ -105,9 +105,8 @@ def call(port, rng):
     return port
 
 
-def strike(job, rng, nodes, blows, are_alone=False):
-    """So many blows at random moments, as long as there is a node that has been left alone. What was done. `are_alone`: the job
-    cannot do without both nodes that have a rank's images, so they are lost one after the other."""
+def strike(job, rng, nodes, blows):
+    """So many blows at random moments, as long as there is a node that has been left alone. What was done."""
     done = []
     for _ in range(blows):
         time.sleep(rng.uniform(0, rng.choice([0.3, 1.5])))
@@ -132,7 +131,7 @@ def strike(job, rng, nodes, blows, are_alone=False):
             done.append((kind, victim := rng.choice(nodes.left)))
             nodes.silence(victim, rng.uniform(0.05, LEASE / 3))
             continue
-        together = rng.choice([1, 1, 1, 1 if are_alone else 2])
+        together = rng.choice([1, 1, 1, 2])
         victims = rng.sample(nodes.left, min(together, len(nodes.left) - 1))
         for victim in victims:
             nodes.left.remove(victim)
@@ -142,8 +141,6 @@ def strike(job, rng, nodes, blows, are_alone=False):
         if kind == "silence" and victims:
             # Some of these come back just before they would be lost, or just after.
             nodes.silence(victims[0], LEASE * rng.choice([rng.uniform(0.8, 1.6), rng.uniform(1.6, 2.5)]))
-        if are_alone:
-            spread(job, RANKS)
     return done
 
 
@@ -156,20 +153,16 @@ def lose_nodes(jobs, program, rng, kills, name, protocol, begin, nodes_of):
     options += ["--encrypt"] * (rng.random() < 0.5)
     if protocol in TOLERANT and rng.random() < 0.25:
         # A lost node takes logs along, and all begin again.
-        images = rng.choice([[], every("500ms")])
-        options += images
+        options += rng.choice([[], every("500ms")])
     elif protocol in TOLERANT:
         loggers = rng.choice([0, 1, 2] if protocol == "causal" else [1, 2])
-        images = rng.choice([[], every("500ms")])
-        options += ["--tolerate", "node", "--event-loggers", loggers, *images]
+        options += ["--tolerate", "node", "--event-loggers", loggers, *rng.choice([[], every("500ms")])]
     else:
-        images = every(rng.choice(["100ms", "500ms"]))
-        options += images
-    are_alone = bool(images) and ("--tolerate" in options or protocol == "channel-memory")
+        options += every(rng.choice(["100ms", "500ms"]))
     job = begin([*command, *arguments(entry, True, file)], options, protocol)
     job.reach(lambda: len(job.lives()) == RANKS)
     nodes = nodes_of(job)
-    done = strike(job, rng, nodes, kills or 3 * len(nodes.left), are_alone)
+    done = strike(job, rng, nodes, kills or 3 * len(nodes.left))
     print(f"{name} {protocol}: struck {done}")
     result = compare(entry, job.wait(120 + 20 * expected[0].seconds), file, expected)
     print(f"losses: {len(result.of('node_lost'))} restarts: {result.restarts} returns: {[one['wave'] for one in result.of('returned')]}")

@@ -174,13 +174,18 @@ impl<S: Serialize, R: DeserializeOwned> ServerProcess<S, R> {
 
     /// Ends the process at once, and starts one that finds nothing of what it had.
     pub fn start_anew(&mut self) -> io::Result<()> {
+        self.end_with_all()?;
+        self.start()
+    }
+
+    /// Ends the process at once, with all that it had.
+    pub fn end_with_all(&mut self) -> io::Result<()> {
         if let Some((mut child, _)) = self.running.take() {
             // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
-        self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))?;
-        self.start()
+        self.file.as_ref().map_or(Ok(()), |file| file.set_len(0))
     }
 
     /// Readable when it has sent a report, or has ended.

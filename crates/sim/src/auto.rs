@@ -22,7 +22,7 @@ use resurgo_protocol::{Command, Fact, Rank};
 
 use crate::checkers::{Checkers, KEPT, Violation, violation};
 use crate::kept::{copied, is_live, stopped};
-use crate::log::{Cursor, Log, Record};
+use crate::log::Cursor;
 use crate::mutation::Mutation;
 use crate::process::{Process, State};
 use crate::world::{Event, World};
@@ -142,10 +142,6 @@ impl World {
     /// An error if the job cannot go on.
     pub(crate) fn goes_on(&mut self) -> Result<(), Violation> {
         match self.failure.take() {
-            Some(_) if self.nodes.imageless.is_some() => {
-                self.logging.lost = self.nodes.imageless;
-                Ok(())
-            }
             Some(why) => violation(KEPT, why),
             None => Ok(()),
         }
@@ -441,28 +437,10 @@ impl World {
             return self.coordinate(Fact::Ended { rank, life, orderly });
         }
         if !self.ranks[rank as usize].is_down() {
-            return self.end_process(rank);
+            return self.end_now(rank);
         }
         self.ranks[rank as usize].images.begins = None;
         self.coordinate(Fact::NotBegun { rank, life });
-    }
-
-    /// All shared state of ranks begins anew.
-    fn reset(&mut self) {
-        self.nothing_is_lacking();
-        if self.rules.hierarchical {
-            self.leave_former_course();
-        }
-        let keeps_records = self.is(Mutation::KeepWhenAllBegin);
-        for process in &mut self.ranks {
-            process.logs.iter_mut().for_each(|log| *log = Log::default());
-            if !keeps_records {
-                process.record = Record::new(Cursor::beginning(process.logs.len()), Vec::new());
-            }
-            process.sent_ever.fill(0);
-            process.consumed.fill(0);
-            process.pushed.fill(0);
-        }
     }
 
     /// The rank will begin from this image, and so will its whole unit: restores its part of the shared state.
@@ -506,7 +484,7 @@ impl World {
     }
 
     fn has_returned(&mut self, unit: usize, wave: u64) {
-        if self.rules.hierarchical {
+        if self.coordinator.plan().begins_anew {
             return;
         }
         let size = self.ranks.len();

@@ -7,7 +7,6 @@
 use resurgo_protocol::group::Groups;
 use resurgo_protocol::{Fact, Rank};
 
-use crate::checkers::Checkers;
 use crate::image::Image;
 use crate::mutation::Mutation;
 use crate::process::State;
@@ -116,18 +115,6 @@ impl World {
             let reason = "it is damaged".to_string();
             self.coordinate(Fact::FileLost { rank, number, reason });
         }
-    }
-
-    /// All ranks begin again at the beginning: neither the former messages nor what came of them count.
-    pub(crate) fn leave_former_course(&mut self) {
-        self.note(|| "all begin".into());
-        for wire in self.wires.iter_mut().flatten() {
-            wire.connection += 1;
-            wire.revealed = 0;
-        }
-        let (size, survives) = (self.ranks.len(), self.rules.memory_survives);
-        let known = Checkers::new(size, self.rules.tolerate, survives, false);
-        self.checkers.returned(known, true);
     }
 
     /// `rank` has failed: all of its group return to the last wave whose images can be used.

@@ -123,6 +123,11 @@ impl<I: Clone> KeptImages<I> {
         self.forgets.unwrap_or(0)
     }
 
+    /// All is needed again: lives begin at the beginning.
+    pub fn forget_nothing(&mut self) {
+        self.forgets = None;
+    }
+
     /// What this one covers may be dropped: a recovery that finds the newer one destroyed begins from it.
     pub fn covering(&self, mutation: Option<Mutation>) -> Option<&I> {
         let mut images: Vec<&I> = self.complete.iter().map(|(_, image)| image).collect();

@@ -4,6 +4,7 @@
 //! Everything follows from one seed. [`checkers`] watch what must always hold and share no code with the
 //! protocol; [`subject`] breaks the protocol on purpose to show that they see it.
 
+mod anew;
 mod auto;
 pub mod causal;
 mod channel_memory;

@@ -216,6 +216,10 @@ impl World {
         let size = self.ranks.len();
         let claims = self.is(Mutation::ReplacementClaimsAll);
         let this = &mut self.logging.sites[site];
+        if this.state.is_some() {
+            // All have begun anew meanwhile.
+            return;
+        }
         this.epoch += 1;
         this.spread.clear();
         this.state = Some(if claims {

@@ -41,13 +41,15 @@ impl World {
         if self.nodes.up.len() < 2 || !there.iter().all(|rank| self.may_lose_record(*rank)) {
             return;
         }
-        let imageless = (0..self.ranks.len() as Rank).find(|rank| self.needs(node, *rank));
-        if imageless.is_some() && !self.crashes.ruthless {
+        if !self.nodes.lose_all && (0..self.ranks.len() as Rank).any(|rank| self.needs(node, rank)) {
             return;
         }
-        self.nodes.imageless = self.nodes.imageless.or(imageless);
         self.note(|| format!("node {node} is lost with {there:?}"));
         self.lose_files(node, &there);
+        for rank in &there {
+            // What it was to begin from is void.
+            self.ranks[*rank as usize].images.begins = None;
+        }
         self.coordinate(Fact::Down { node });
         for rank in &there {
             self.end_process(*rank);
@@ -186,7 +188,11 @@ impl World {
         let record = &process.record;
         self.checkers
             .recover(rank, standing.as_ref(), record.base.rclock, record.entries())?;
-        self.look_at_counts(rank);
+        match process.counts {
+            Some(_) => self.look_at_counts(rank),
+            // The memory has begun anew.
+            None => self.count_record(rank),
+        }
         Ok(())
     }
 

@@ -335,6 +335,16 @@ pub enum Mutation {
     RecordsReturn,
     /// Where all ranks begin again, their records stay, or the messages in channel memories.
     KeepWhenAllBegin,
+    /// The same for what event loggers have.
+    KeepLoggersWhenAllBegin,
+    /// What has become stable in the former course is on its way to ranks and event loggers, and counts in the next.
+    KeepClocksWhenAllBegin,
+    /// What the dispatcher knows of deliveries of the former course counts in the next.
+    KeepVouchedWhenAllBegin,
+    /// So does what ranks had known, and nodes had told.
+    KeepKnownWhenAllBegin,
+    /// So do the counts of messages in records.
+    KeepCountsWhenAllBegin,
     /// When a group returns, senders in it still see how far their receivers had read.
     PlacesKeepFuture,
     /// A life learns what the logs inside its group hold, and not what had been sent.

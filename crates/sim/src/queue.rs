@@ -52,6 +52,11 @@ impl<E> Queue<E> {
         self.heap.push(Reverse(Scheduled { at, order, event }));
     }
 
+    /// Forgets the others.
+    pub fn keep(&mut self, stays: impl Fn(&E) -> bool) {
+        self.heap.retain(|Reverse(scheduled)| stays(&scheduled.event));
+    }
+
     /// The next event, and its time.
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let Reverse(Scheduled { at, event, .. }) = self.heap.pop()?;

@@ -177,6 +177,11 @@ impl Setting {
         self.has_nodes() && matches!(self.tolerate(), Tolerate::Node)
     }
 
+    /// A rank may lose all of its images, and then all ranks begin again.
+    pub(crate) fn begins_anew(self) -> bool {
+        self.is_hierarchical() || self.moves() || matches!(self, Self::InPlace | Self::Gathering(_))
+    }
+
     /// The tolerated failure.
     pub(crate) const fn tolerate(self) -> Tolerate {
         match self {

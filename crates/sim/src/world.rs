@@ -250,6 +250,12 @@ impl Rules {
         }
     }
 
+    /// Those of a course that begins.
+    pub(crate) fn checkers(&self, size: usize) -> Checkers {
+        let survives = self.record_survives && !self.moves;
+        Checkers::new(size, self.tolerate, survives, self.causal.is_some())
+    }
+
     fn first_life(&self, rank: Rank, job: &Job, mutation: Option<Mutation>) -> Process {
         let size = job.size;
         let first = self.causal.map(|causal| causal.first(rank, size));
@@ -348,7 +354,7 @@ pub(crate) struct World {
     pub mutation: Option<Mutation>,
     pub random: Random,
     pub now: u64,
-    queue: Queue<Event>,
+    pub queue: Queue<Event>,
     pub job: Job,
     pub checkers: Checkers,
     pub ranks: Vec<Process>,
@@ -407,7 +413,7 @@ fn plan(seed: u64, setting: Setting, size: usize, random: &mut Random) -> Plan {
         local_copies: crate::random::mix(seed, 5).is_multiple_of(2),
         groups_at_once: 1,
         ends_count: setting.protocol().can_return_together(),
-        begins_anew: setting == Setting::Hierarchical,
+        begins_anew: setting.begins_anew(),
     }
 }
 
@@ -457,12 +463,7 @@ impl World {
             destroyed: None,
             nodes: Nodes::default(),
             piggybacks: Piggybacks::default(),
-            checkers: Checkers::new(
-                size,
-                rules.tolerate,
-                rules.record_survives && !rules.moves,
-                rules.causal.is_some(),
-            ),
+            checkers: rules.checkers(size),
             rules,
             ranks,
             wires: vec![vec![Wire::default(); size]; size],
@@ -503,6 +504,7 @@ impl World {
         if setting.has_nodes() {
             world.nodes = Nodes::new(size, most_nodes(setting), &mut world.random);
             world.keep_groups_together();
+            world.nodes.lose_all = world.moves() && crate::random::mix(seed, 12).is_multiple_of(3);
         }
         world.nodes.leave = world.moves() && world.waves.is_none() && seed % 4 == 3 && world.imaging.one_in.is_some();
         world.launch();
@@ -753,6 +755,9 @@ impl World {
             self.lose_images(rank);
             self.return_group(rank);
         } else {
+            if self.loses_images_in_place() {
+                self.lose_images(rank);
+            }
             self.end_process(rank);
         }
     }
@@ -771,6 +776,11 @@ impl World {
         if process.is_down() || process.has_left || !self.rules.record_survives && !self.may_lose_record(rank) {
             return;
         }
+        self.end_now(rank);
+    }
+
+    /// The same, also where more is lost than may be: what it had does not count any more.
+    pub(crate) fn end_now(&mut self, rank: Rank) {
         self.note(|| format!("{rank} crashes"));
         self.counts.crashes += 1;
         self.take_down(rank);

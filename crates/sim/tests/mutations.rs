@@ -37,6 +37,8 @@ fn seeds(mutation: Mutation, setting: Setting) -> Range<u64> {
         Mutation::CountUnvouched => 2_700..2_710,
         Mutation::LetGoLate => 3_550..3_570,
         Mutation::TellAgain => 7_215..7_225,
+        Mutation::KeepClocksWhenAllBegin => 11_275..11_285,
+        Mutation::KeepCountsWhenAllBegin if setting == Setting::HierarchicalOnNodes => 4_480..4_490,
         _ => 0..400,
     }
 }

@@ -534,6 +534,8 @@ pub enum ToDispatcher {
     /// Deliveries on which depends what follows of what ranks print, as in [`crate::node_memory::event_words`]; and of
     /// some ranks, how many are stable.
     Deliveries {
+        /// Of the node's memory: how often all have begun anew, or ranks have changed nodes.
+        epoch: u64,
         events: Vec<[u64; EVENT_BYTES / 8]>,
         stable: Vec<(u32, u64)>,
     },

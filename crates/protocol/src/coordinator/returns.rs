@@ -289,8 +289,9 @@ impl Coordinator {
         // Never restart from the beginning here: this group needs what others have sent it and have forgotten, and a
         // resumed job must stay the same job.
         if (self.is_hierarchical() || self.is_resumed) && has_begun {
-            match self.is_hierarchical() && self.may_begin_anew() {
-                true => self.all_begin_again(),
+            match self.is_hierarchical() {
+                true if self.may_begin_anew() => self.all_begin_again(),
+                true => self.tell(Command::Fail(Cause::NoGroupWave(self.without_image(&members)))),
                 false => self.tell(Command::Fail(Cause::NoWave)),
             }
             return false;
@@ -307,6 +308,13 @@ impl Coordinator {
         // The logs are empty again, and must not be shortened before there are new images.
         members.into_iter().for_each(|rank| self.images(rank).begun = false);
         true
+    }
+
+    /// The first of these ranks that has no image left, or just the first one.
+    fn without_image(&self, ranks: &[Rank]) -> Rank {
+        let images = |rank: &Rank| &self.ranks[*rank as usize].images;
+        let has_none = |rank: &&Rank| images(rank).files.is_empty() && images(rank).copy.is_none();
+        ranks.iter().find(has_none).or(ranks.first()).copied().unwrap_or(0)
     }
 
     /// A resumed job must stay the same job. Ranks that were spawned belong to a course that would not come again.
@@ -356,7 +364,7 @@ impl Coordinator {
             for rank in members.iter().copied() {
                 // Nothing may be forgotten before there are new images.
                 self.images(rank).begun = false;
-                if self.is_hierarchical() {
+                if self.is_hierarchical() && !self.plan.moves {
                     // Messages inside a group do not leave its node.
                     self.ranks[rank as usize].node = self.ranks[members[0] as usize].node;
                 }

@@ -105,6 +105,8 @@ pub enum Cause {
     NotBroughtBack,
     #[error("there is no wave whose images can all be used")]
     NoWave,
+    #[error("cannot start rank {0} again: there is no wave of its group whose images can all be used")]
+    NoGroupWave(Rank),
     #[error("cannot start rank {0} again: its last image is lost, and messages from before that image are not kept")]
     NoImage(Rank),
 }

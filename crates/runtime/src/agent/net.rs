@@ -215,6 +215,11 @@ impl Net {
         }
     }
 
+    /// How often the node memory has begun anew, or ranks have changed nodes.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The bell with which ranks wake the mover.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()

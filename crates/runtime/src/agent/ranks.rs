@@ -14,7 +14,7 @@ use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_
 use super::feed::Feed;
 use super::images::{Images, Restoring};
 use super::life::{Begin, Life, Surroundings};
-use super::net::{Held, HeldBack};
+use super::net::{Held, HeldBack, Net};
 use super::program_file::Mapped;
 use super::wrapped::Wrapped;
 use super::{Agent, PATIENCE, Source, Work, spawn};
@@ -633,7 +633,8 @@ impl Agent {
     /// The dispatcher hears what `rank` knows, before anything else that this node says.
     fn vouch(&mut self, rank: usize) -> io::Result<()> {
         let work = &mut self.work;
-        let told = work.vouched.before(rank, work.ranks.len(), &work.memory)?;
+        let epoch = work.net.as_ref().map_or(0, Net::epoch);
+        let told = work.vouched.before(rank, work.ranks.len(), &work.memory, epoch)?;
         told.iter().for_each(|deliveries| self.control.queue(deliveries));
         Ok(())
     }

@@ -20,11 +20,17 @@ pub struct Vouched {
 
 impl Vouched {
     /// Something is about to depend on all that `rank` knows: what it has printed or said to PMI, or an image that is to
-    /// count. Answers what must be told first, in a job of `ranks` ranks.
+    /// count. Answers what must be told first, in a job of `ranks` ranks. `epoch`: that of the memory.
     ///
     /// # Errors
     /// The node memory cannot be read.
-    pub fn before(&mut self, rank: usize, ranks: usize, memory: &NodeMemory) -> io::Result<Vec<ToDispatcher>> {
+    pub fn before(
+        &mut self,
+        rank: usize,
+        ranks: usize,
+        memory: &NodeMemory,
+        epoch: u64,
+    ) -> io::Result<Vec<ToDispatcher>> {
         self.told.resize(ranks, 0);
         self.latest.resize(ranks, 0);
         let mut events = memory.known_since(rank, &mut self.told[rank])?;
@@ -45,7 +51,7 @@ impl Vouched {
         let parts = events.chunks(MOST_DELIVERIES).map(|some| {
             let stable = std::mem::take(&mut stable);
             let events = some.iter().map(event_words).collect();
-            ToDispatcher::Deliveries { events, stable }
+            ToDispatcher::Deliveries { epoch, events, stable }
         });
         Ok(parts.collect())
     }

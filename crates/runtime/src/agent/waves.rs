@@ -204,7 +204,7 @@ impl Agent {
             Command::LetGo { rank } => self.let_go(rank as usize),
             Command::Kill { rank, life } => {
                 self.work.end_awaited(rank, life);
-                self.work.end_waiting(rank, life);
+                self.end_waiting(rank, life);
                 self.work.ranks[rank as usize].end_by_order(life);
                 Ok(())
             }
@@ -382,9 +382,13 @@ impl Work {
             Command::Groups(groups) => self.tell_groups(&groups),
             Command::Turn(turn) => self.set_turn(turn),
             Command::Reset => {
-                for rank in &mut self.ranks {
-                    (rank.images.begun, rank.images.begins_anew) = (false, true);
+                for rank in 0..self.ranks.len() {
+                    let is_here = self.is_here(rank);
+                    let images = &mut self.ranks[rank].images;
+                    (images.begun, images.begins_anew) = (false, is_here);
                 }
+                // Nobody needs logs from other nodes, or what had been known.
+                (self.returning, self.vouched) = Default::default();
                 self.empty_logs()
             }
             Command::Undo { number } => self.undo(number),

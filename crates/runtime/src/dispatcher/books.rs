@@ -29,7 +29,9 @@ impl Dispatcher {
                 repeated,
                 bytes,
             } => self.printed((rank, life), stream, repeated, &bytes),
-            ToDispatcher::Deliveries { events, stable } => self.vouch(&events, &stable),
+            // Images of a former course may have been written until then.
+            ToDispatcher::Deliveries { epoch, .. } if epoch < self.ledger.course => {}
+            ToDispatcher::Deliveries { events, stable, .. } => self.vouch(&events, &stable),
             ToDispatcher::OutputAwaited { rank, life } => self.output_awaited(rank, life),
             ToDispatcher::OutputEnd { rank, finished } => self.output_ended(rank, finished),
             ToDispatcher::AtImage {

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use resurgo_protocol::causal::Gathering;
 use resurgo_protocol::coordinator::{KEPT, Place, Plan, Whom};
 use resurgo_protocol::kinds::{Kept, Waves};
 use resurgo_protocol::{Command, Fact, Node};
@@ -38,10 +39,9 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         groups_at_once: job.groups_at_once,
         ends_count: job.protocol.can_return_together(),
         begins_anew: match job.protocol.kept() {
-            Kept::BetweenGroups => !moves,
+            Kept::BetweenGroups => true,
             Kept::InChannelMemory => servers.are_here(),
-            // Event loggers keep what they have of the former course.
-            Kept::BySender => !moves && !job.protocol.can_return_together() && servers.have_no_loggers(),
+            Kept::BySender => !job.protocol.can_return_together(),
             Kept::Nowhere => false,
         },
     }
@@ -95,14 +95,14 @@ impl Dispatcher {
     /// Passes on the coordinator's commands.
     pub(super) fn carry_out(&mut self) {
         while let Some(command) = self.coordinator.poll() {
-            if command == Command::Reset {
-                // The dispatcher has processed all that former lives said.
-                self.ledger.server.reset();
-                if let Err(error) = self.servers.begin_anew(&mut self.bus) {
-                    self.cannot_go_on(&format!("a channel memory cannot be started again: {error}"));
-                }
+            let begins_anew = command == Command::Reset;
+            if begins_anew {
+                self.forget_former_course();
             }
             self.tell_places(&command);
+            if begins_anew {
+                self.ledger.course = self.plan.as_ref().map_or(0, |plan| plan.epoch);
+            }
             if matches!(
                 command,
                 Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. }
@@ -126,6 +126,16 @@ impl Dispatcher {
         }
         // A broken connection shows when it is read.
         self.agents.send_queued();
+    }
+
+    /// All begin at the beginning, and no rank runs: what is known of what they did goes.
+    fn forget_former_course(&mut self) {
+        // The dispatcher has processed all that former lives said.
+        self.ledger.server.reset();
+        self.ledger.vouched = Gathering::new(self.pids.len());
+        if let Err(error) = self.servers.begin_anew(&mut self.bus) {
+            self.cannot_go_on(&format!("what serves the ranks cannot be started again: {error}"));
+        }
     }
 
     /// Nodes learn which ranks have finished. In emptied memories nothing else says so.

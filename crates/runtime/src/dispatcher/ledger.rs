@@ -35,6 +35,8 @@ pub(super) struct Ledger {
     pub input: Option<Spool>,
     /// Deliveries on which what ranks have printed depends (causal logging on several nodes).
     pub vouched: Gathering,
+    /// The epoch in which ranks began at the beginning: what nodes say of deliveries before that does not count.
+    pub course: u64,
     /// Waves that places have, or will have: their accounts stay.
     pub lasting: BTreeSet<u64>,
 }
@@ -60,6 +62,7 @@ impl Ledger {
     pub fn new(job: &str, appnums: Vec<u32>, streams_input: bool) -> io::Result<Ledger> {
         Ok(Ledger {
             vouched: Gathering::new(appnums.len()),
+            course: 0,
             ranks: appnums.iter().map(|_| Rank::default()).collect(),
             server: Server::new(job, appnums),
             input: streams_input.then(Spool::new).transpose()?,

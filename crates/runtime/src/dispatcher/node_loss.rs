@@ -4,7 +4,7 @@
 //!   wave needs is elsewhere.
 //! - Where channel memories hold all messages, only the lost ranks begin again.
 //! - Where event loggers or other ranks have the order of deliveries, also: senders' nodes hold the messages, receivers' nodes what
-//!   the lost ranks sent.
+//!   the lost ranks sent. If all images of one are lost, all ranks begin again.
 //! - Where the program deals with failures, it is told that they have failed.
 //! - Where messages are logged on nodes alone, all ranks begin again, from the beginning.
 //! - Otherwise the job ends.

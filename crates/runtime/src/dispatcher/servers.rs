@@ -64,20 +64,17 @@ impl Servers {
         }
     }
 
-    pub fn have_no_loggers(&self) -> bool {
-        self.loggers.pids().next().is_none()
-    }
-
     /// No node of their own runs any of them.
     pub fn are_here(&self) -> bool {
         self.memories.are_here()
     }
 
-    /// All ranks begin again at the beginning, and none runs now: messages of the former course go.
+    /// All ranks begin again at the beginning, and none runs now: messages and deliveries of the former course go.
     ///
     /// # Errors
     /// A process cannot be started.
     pub fn begin_anew(&mut self, bus: &mut Bus) -> io::Result<()> {
+        self.loggers.begin_anew()?;
         self.memories.begin_anew(bus)
     }
 

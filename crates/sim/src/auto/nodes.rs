@@ -64,8 +64,8 @@ pub(crate) struct Nodes {
     pub sets: Sets,
     /// Ranks whose logs were lost with their nodes, and are not put back.
     lacking: BTreeSet<Rank>,
-    /// A rank without any image left, which is more than is tolerated.
-    pub imageless: Option<Rank>,
+    /// So many may be lost at once that a rank has no image left.
+    pub lose_all: bool,
     /// The wave with which logs begin, after they began anew.
     logs_since: u64,
 }
@@ -205,8 +205,8 @@ impl World {
     /// As many nodes are lost at once as images have replicas, or fewer, but not the last one.
     pub(crate) fn lose_some_nodes(&mut self) {
         let plan = self.coordinator.plan();
-        let most = plan.parity.map_or(plan.replicas, |parity| parity.parity).into();
-        for _ in 0..self.random.between(1, most) {
+        let most: u64 = plan.parity.map_or(plan.replicas, |parity| parity.parity).into();
+        for _ in 0..self.random.between(1, most + u64::from(self.nodes.lose_all)) {
             match self.victim() {
                 Some(node) if self.moves() => self.lose_with_logs(node),
                 Some(node) => self.lose_node(node),

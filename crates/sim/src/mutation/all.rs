@@ -6,7 +6,7 @@ use resurgo_protocol::causal::Reduction;
 
 impl Mutation {
     /// All, with the settings in which each can do harm.
-    pub const ALL: [(Self, Setting); 614] = {
+    pub const ALL: [(Self, Setting); 626] = {
         use Mutation::*;
         use Setting::*;
         const VCAUSAL: Setting = Setting::Causal(Reduction::Vcausal);
@@ -587,6 +587,18 @@ impl Mutation {
             (KeepLessOnNodes, HierarchicalOnNodes),
             (ImageNotStable, HierarchicalOnNodes),
             (RecordsReturn, HierarchicalOnNodes),
+            (KeepWhenAllBegin, PessimisticOnNodes),
+            (KeepWhenAllBegin, HierarchicalOnNodes),
+            (KeepLoggersWhenAllBegin, InPlace),
+            (KeepLoggersWhenAllBegin, VCAUSAL_IN_PLACE),
+            (KeepLoggersWhenAllBegin, PessimisticOnNodes),
+            (KeepLoggersWhenAllBegin, HierarchicalOnNodes),
+            (KeepLoggersWhenAllBegin, VCAUSAL_ON_NODES),
+            (KeepClocksWhenAllBegin, VCAUSAL_ON_NODES),
+            (KeepVouchedWhenAllBegin, VCAUSAL_ON_NODES),
+            (KeepKnownWhenAllBegin, VCAUSAL_ON_NODES),
+            (KeepCountsWhenAllBegin, PessimisticOnNodes),
+            (KeepCountsWhenAllBegin, HierarchicalOnNodes),
             (LeaveUnreported, ChannelMemory),
             (ReportLate, ChannelMemory),
             (ForgetHeld, ChannelMemory),

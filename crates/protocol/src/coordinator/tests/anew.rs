@@ -129,7 +129,7 @@ fn ranks_that_have_ended_begin_again_with_the_others() {
 fn a_job_that_must_not_begin_anew_fails() {
     let mut job = launched(groups());
     (0..2).for_each(|unit| wave_of(&mut job, unit, 1));
-    assert_eq!(first_group_returns(&mut job), [Command::Fail(Cause::NoWave)]);
+    assert_eq!(first_group_returns(&mut job), [Command::Fail(Cause::NoGroupWave(0))]);
     // A resumed one must stay the same.
     let former = || Former {
         asked: 1,
@@ -140,7 +140,7 @@ fn a_job_that_must_not_begin_anew_fails() {
     let mut job = Coordinator::resume(anew(groups()), ranks, []);
     after(&mut job, file_lost(0, 1));
     let all = after(&mut job, Fact::GoOn { together: false });
-    assert!(all.contains(&Command::Fail(Cause::NoWave)), "{all:?}");
+    assert!(all.contains(&Command::Fail(Cause::NoGroupWave(0))), "{all:?}");
     assert!(!all.contains(&Command::Reset));
 }
 
@@ -315,4 +315,83 @@ fn a_node_is_lost_together_with_the_one_that_has_its_images() {
     assert_eq!(on(&all), [(2, None), (2, None)]);
     reset_comes_first(&all);
     assert_eq!(after(&mut job, Fact::Restart { rank: 1 }), [], "it has begun");
+}
+
+/// A lost node takes logs along: ranks go on elsewhere, alone or with their groups.
+fn that_moves(protocol: Protocol) -> Plan {
+    let plan = anew(with_partners(protocol, 2));
+    let units = match protocol {
+        Protocol::Hierarchical => Groups::consecutive(2, 1),
+        _ => plan.units.clone(),
+    };
+    Plan {
+        units,
+        moves: true,
+        ..plan
+    }
+}
+
+/// Two images of rank 0, on nodes 0 and 1.
+fn two_images(job: &mut Coordinator, protocol: Protocol) {
+    for number in [1, 2] {
+        match protocol {
+            Protocol::Hierarchical => {
+                after(job, Fact::Wanted { unit: 0 });
+                after(job, stopped(0, number));
+                let (rank, moved) = (0, 0);
+                after(job, Fact::Drained { rank, number, moved });
+                after(job, copied(0, number));
+                after(job, Fact::Written { rank, number });
+            }
+            _ => _ = image(job, 0, number),
+        }
+        after(job, stored(0, number, Place::Node(1)));
+    }
+}
+
+/// Both nodes are lost at once, and the dispatcher says what it says then. What follows from that.
+fn both_are_lost(job: &mut Coordinator, protocol: Protocol) -> Vec<Command> {
+    (0..2).for_each(|node| drop(after(job, Fact::Down { node })));
+    let of = |rank| match protocol {
+        Protocol::Hierarchical => Fact::Return { rank },
+        _ => Fact::Restart { rank },
+    };
+    [0, 1].into_iter().flat_map(|rank| after(job, of(rank))).collect()
+}
+
+#[test]
+fn all_nodes_with_images_of_a_rank_are_lost_with_its_logs() {
+    for protocol in [Protocol::Pessimistic, Protocol::Causal, Protocol::Hierarchical] {
+        let mut job = launched_on(that_moves(protocol), &[0, 1, 2], 2, &[0, 1]);
+        two_images(&mut job, protocol);
+        let all = both_are_lost(&mut job, protocol);
+        assert_eq!(begins(&all), all_at_the_beginning(2), "{protocol:?}");
+        assert_eq!(on(&all), [(2, None), (2, None)]);
+        reset_comes_first(&all);
+        // After that each begins alone, at the beginning.
+        (0..2).for_each(|rank| drop(after(&mut job, Fact::Started { rank, life: 2 })));
+        after(&mut job, ended(0, 2));
+        let alone = match protocol {
+            Protocol::Hierarchical => after(&mut job, Fact::Return { rank: 0 }),
+            _ => after(&mut job, Fact::Restart { rank: 0 }),
+        };
+        assert_eq!(begins(&alone), [(0, From::Beginning)]);
+        assert!(!alone.contains(&Command::Reset));
+    }
+}
+
+#[test]
+fn with_spawned_ranks_the_job_ends_and_names_the_rank() {
+    for protocol in [Protocol::Pessimistic, Protocol::Hierarchical] {
+        let mut job = launched_on(that_moves(protocol), &[0, 1, 2], 2, &[0, 1]);
+        two_images(&mut job, protocol);
+        after(&mut job, spawned(1));
+        let all = both_are_lost(&mut job, protocol);
+        let cause = match protocol {
+            Protocol::Hierarchical => Cause::NoGroupWave(0),
+            _ => Cause::NoImage(0),
+        };
+        assert!(all.contains(&Command::Fail(cause)), "{all:?}");
+        assert!(!all.contains(&Command::Reset));
+    }
 }

@@ -114,14 +114,6 @@ impl Work {
         }
         Ok(())
     }
-
-    /// A life that waits for logs ends when it has begun.
-    pub fn end_waiting(&mut self, rank: u32, life: u64) {
-        let waiting = self.returning.waiting.iter_mut();
-        waiting
-            .filter(|waiting| (waiting.rank, waiting.life) == (rank, life))
-            .for_each(|waiting| waiting.is_ended = true);
-    }
 }
 
 impl Agent {
@@ -190,18 +182,29 @@ impl Agent {
         waits
     }
 
+    /// A life that waits for logs does not begin any more. They may never come: a node that has some may be lost by now,
+    /// with ranks that have no places yet.
+    pub fn end_waiting(&mut self, rank: u32, life: u64) {
+        let waiting = &mut self.work.returning.waiting;
+        let of = |waiting: &mut Waiting| (waiting.rank, waiting.life) == (rank, life);
+        let ended: Vec<Waiting> = waiting.extract_if(.., of).collect();
+        for Waiting { rank, life, .. } in ended {
+            self.report(Fact::NotBegun { rank, life });
+        }
+    }
+
     /// The logs of `rank` have come back.
     fn has_logs(&mut self, rank: u32) -> io::Result<()> {
         let returning = &mut self.work.returning;
+        if !returning.lacks.contains(&rank) {
+            // All have begun anew meanwhile.
+            return Ok(());
+        }
         returning.lacks.retain(|lacks| *lacks != rank);
         returning.returned.push(rank);
         let waiting: Vec<Waiting> = returning.waiting.extract_if(.., |life| life.rank == rank).collect();
         for life in waiting {
             self.begin_here(rank, life.life, life.from, life.together, life.reads)?;
-            if life.is_ended {
-                self.work.end_awaited(rank, life.life);
-                self.work.ranks[rank as usize].end_by_order(life.life);
-            }
         }
         Ok(())
     }

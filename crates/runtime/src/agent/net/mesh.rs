@@ -122,7 +122,11 @@ impl Conversation {
         let (mirror, outgoing) = (&mut self.mirror, &mut self.outgoing);
         match *frame {
             // Of another epoch.
-            Frame::Position { .. } | Frame::Behind { .. } | Frame::Returned { .. } | Frame::Known { .. }
+            Frame::Position { .. }
+            | Frame::Behind { .. }
+            | Frame::Lacks { .. }
+            | Frame::Returned { .. }
+            | Frame::Known { .. }
                 if !mirror.is_current() => {}
             Frame::Ranks { count } => mirror.hear_ranks(count as usize),
             Frame::Epoch { number } => mirror.hear_epoch(number),
@@ -171,6 +175,12 @@ impl Conversation {
     /// Whether there may be something to send.
     pub fn has_news(&self) -> bool {
         self.outgoing.has_news()
+    }
+
+    /// The other node has yet to send what it has of this rank's logs.
+    #[cfg(test)]
+    pub fn lacks(&self, rank: u32) -> bool {
+        self.mirror.lacks(rank)
     }
 }
 
@@ -284,11 +294,16 @@ impl Mesh {
                 let asked = there.map(|with| with.outgoing.flush(number)).count();
                 self.flushes.push((number, asked));
             }
-            // All logs are emptied.
-            Command::Epoch(number) => conversations.for_each(|with| {
-                with.outgoing.begin_epoch(number);
-                with.mirror.begin_epoch(number);
-            }),
+            // All logs are emptied, and nobody lacks any.
+            Command::Epoch(number) => {
+                conversations.for_each(|with| {
+                    with.told.clear();
+                    with.outgoing.begin_epoch(number);
+                    with.mirror.begin_epoch(number);
+                });
+                self.lacks.clear();
+                self.returned.clear();
+            }
             Command::Lost(node) => conversations
                 .filter(|with| with.node == node)
                 .for_each(Conversation::lose),

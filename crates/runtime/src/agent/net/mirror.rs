@@ -101,6 +101,7 @@ impl Mirror {
     pub fn begin_epoch(&mut self, number: u64) {
         self.epoch = number;
         self.ends.clear();
+        self.lacks.clear();
         self.taking.clear();
         self.pages = Pages::default();
     }

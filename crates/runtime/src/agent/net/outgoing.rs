@@ -200,6 +200,11 @@ impl Outgoing {
         self.told.clear();
         self.queue.clear();
         self.queued.clear();
+        self.absent.clear();
+        self.lacked.clear();
+        self.backs.clear();
+        self.known.clear();
+        self.unknown.clear();
         self.late.clear();
         self.giving.clear();
         if self.is_open {

@@ -123,5 +123,4 @@ pub struct Waiting {
     pub from: From,
     pub together: bool,
     pub reads: Option<u32>,
-    pub is_ended: bool,
 }

@@ -605,3 +605,53 @@ fn what_is_of_an_older_epoch_is_nothing_wherever_ranks_are_now() {
     assert_eq!(mirror.take(&word), Ok(()));
     assert_eq!(memory.word(at(2)).load(Ordering::Relaxed), 7);
 }
+
+/// Of node `own`: rank 0 is on node 0, rank 1 on node 1. `lacks`: ranks that came here from a lost node.
+fn mesh_of(own: u32, epoch: u64, lacks: Vec<u32>) -> Mesh {
+    let memory = NodeMemory::create(&job(), 2).unwrap();
+    let memory = Arc::new(Mapped::new(memory.file(), memory.layout).unwrap());
+    let mut mesh = Mesh::new(memory, LOGS_ALONE, (Ends::new(), lacks, Vec::new()), None);
+    mesh.grow(&Nodes {
+        copies: Vec::new(),
+        is_encrypted: false,
+        own,
+        epoch,
+        mesh: vec![vec![SocketAddr::from(([127, 0, 0, 1], 1))]; 2],
+        of_rank: vec![0, 1],
+    });
+    mesh
+}
+
+/// The other node, in this epoch, says that it lacks what is here of the logs of rank 0. Whether it gets it.
+fn gives_back(mesh: &mut Mesh, epoch: u64) -> bool {
+    let with = &mut mesh.conversations[0];
+    let mut out = Vec::new();
+    assert!(with.begin(None, &mut out).unwrap());
+    for frame in [Frame::Epoch { number: epoch }, Frame::Lacks { source: 0 }, Frame::Begin] {
+        with.take(&frame, &mut Vec::new()).unwrap();
+    }
+    out.clear();
+    with.fill(&mut out, 1 << 20).unwrap();
+    let mut rest = &out[..];
+    while let Some((frame, used)) = Frame::decode(rest).unwrap() {
+        if matches!(frame, Frame::Returned { .. }) {
+            return true;
+        }
+        rest = &rest[used..];
+    }
+    false
+}
+
+#[test]
+fn where_all_is_emptied_nobody_lacks_logs_any_more() {
+    let mut mesh = mesh_of(0, 1, vec![0]);
+    assert!(mesh.conversations[0].lacks(0));
+    mesh.obey(&Command::Epoch(2));
+    assert!(!mesh.conversations[0].lacks(0));
+    assert_eq!(mesh.answers().unwrap(), [], "nothing has come back");
+    // The other node may hear so before, or later.
+    assert!(gives_back(&mut mesh_of(1, 1, Vec::new()), 1));
+    let mut other = mesh_of(1, 1, Vec::new());
+    other.obey(&Command::Epoch(2));
+    assert!(!gives_back(&mut other, 1));
+}

@@ -257,7 +257,6 @@ impl Agent {
             from,
             together,
             reads,
-            is_ended: false,
         };
         if self.waits_for_logs(waiting) {
             return Ok(());

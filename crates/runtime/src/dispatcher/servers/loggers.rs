@@ -116,6 +116,23 @@ impl Loggers {
         ))
     }
 
+    /// All ranks begin again at the beginning: each begins anew as the first one in its place, to which nothing has been
+    /// acknowledged. None runs before all have ended, as they tell one another what is stable.
+    ///
+    /// # Errors
+    /// One cannot be started.
+    pub fn begin_anew(&mut self) -> std::io::Result<()> {
+        for logger in &mut self.0 {
+            logger.process.end_with_all()?;
+        }
+        for logger in &mut self.0 {
+            logger.process.starts = 0;
+            (logger.started, logger.again_at, logger.failing) = (Instant::now(), None, None);
+            logger.begin()?;
+        }
+        Ok(())
+    }
+
     /// When one is to be started again.
     pub fn due(&self) -> Option<Instant> {
         self.0.iter().filter_map(|logger| logger.again_at).min()
