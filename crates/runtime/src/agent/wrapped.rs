@@ -19,9 +19,9 @@ mod above;
 mod agent_side;
 mod obstacles;
 mod parting;
+mod state;
 
-use above::Above;
-use parting::Parting;
+use state::{Above, Parting};
 
 /// Most generations between a wrapper and the program.
 const GENERATIONS: usize = 16;

@@ -4,59 +4,19 @@
 //! it, as if the program had been its child. The rank fails if the wrapper is lost before: no image of the program is of
 //! use without it.
 
-use std::io::{self, PipeReader};
-use std::os::unix::net::UnixStream;
+use std::io;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use resurgo_image::Socket;
 use resurgo_wire::control::{End, Stream};
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::PHASE_CLOSED;
 
-use super::parting::ENDED;
+use super::state::{ENDED, Kept};
 use crate::agent::life::Life;
 use crate::agent::{Agent, PATIENCE, Source};
 use crate::children;
-
-pub(super) struct Above {
-    /// It leads a process group.
-    wrapper: Pid,
-    holder: Socket,
-    /// Its connections, once the program has others.
-    kept: Option<Kept>,
-    /// It has ended, or the place holder has been killed.
-    is_lost: bool,
-    /// Signals that it has sent the program, and those of them that no life has got yet.
-    sent: Vec<Signal>,
-    waiting: Vec<Signal>,
-}
-
-/// Connections of the life that began with the wrapper.
-struct Kept {
-    pmi: UnixStream,
-    image: Option<Socket>,
-    outputs: [Option<PipeReader>; 2],
-}
-
-impl Above {
-    pub fn new(wrapper: Pid, holder: Socket) -> Above {
-        Above {
-            wrapper,
-            holder,
-            kept: None,
-            is_lost: false,
-            sent: Vec::new(),
-            waiting: Vec::new(),
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        // It may be gone already.
-        let _ = killpg(self.wrapper, signal);
-    }
-}
 
 impl super::Wrapped {
     /// The wrapper above the agent's child.

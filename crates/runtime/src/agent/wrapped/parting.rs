@@ -20,30 +20,9 @@ use resurgo_protocol::coordinator::Manner;
 use resurgo_wire::image::{Datagram, Kind};
 use resurgo_wire::node_memory::control;
 
-use super::above::Above;
 use super::obstacles::shared_files;
+use super::state::{Above, ENDED, PART, Parting};
 use crate::agent::{Agent, Source};
-
-/// A bit in the numbers of requests to part: they are no images, and the rank must not take what is said of one for an
-/// answer.
-const PART: u64 = 1 << 63;
-
-/// Said of an image for which a rank was asked too late.
-pub(super) const ENDED: &str = "its program is not running any more";
-
-pub(super) struct Parting {
-    /// The request's number.
-    request: u64,
-    /// The image that it is for.
-    number: u64,
-    manner: Manner,
-    /// Somebody still waits for that.
-    is_wanted: bool,
-    /// The copy.
-    process: Option<Pid>,
-    /// To the place holder.
-    pub holder: Socket,
-}
 
 impl Agent {
     /// If a wrapper is above the program of `rank`, an image of it is for later, or refused: the program parts first.
