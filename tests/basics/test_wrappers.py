@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that a wrapper (a shell script, Python) starts as its child: no images, the reason told once, and right output
-whichever of the two processes is killed."""
+"""Programs that a wrapper (a shell script, Python) starts as its child: no images in files, the reason told once, and right
+output whichever of the two processes is killed. tests/images/test_wrappers.py has their images in memory."""
 
 import contextlib
 import re
@@ -54,6 +54,10 @@ def lines_of(result, rank):
     return [line for line in result.text.splitlines() if line.startswith(f"rank {rank} ")]
 
 
+def in_files(jobs):
+    return ["--checkpoint-dir", jobs.directory / "images"]
+
+
 def refused(job, rank):
     return any("a wrapper (sh -c " in event["reason"] for event in job.of("not_checkpointed", rank=rank))
 
@@ -61,11 +65,11 @@ def refused(job, rank):
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("blocking"), slow("causal")])
 def test_the_reason_is_told_once(jobs, protocol):
     """At the first request, of one rank, with what helps."""
-    job, go = begin(jobs, options=every("20ms"), protocol=protocol)
+    job, go = begin(jobs, options=[*every("20ms"), *in_files(jobs)], protocol=protocol)
     # One refusal is enough to drop a wave.
     enough = all if protocol in ("pessimistic", "causal") else any
     job.reach(lambda: enough(refused(job, rank) for rank in range(2)), what="refusals")
-    told = r"warning: no image of rank \d can be taken: a wrapper \(sh -c .*\) has started the program as its child\. Run \S+ itself, or with exec"
+    told = r"warning: no image of rank \d can be taken: a wrapper \(sh -c .*\) has started the program as its child, and .*\(--checkpoint-dir\)\. Run \S+ itself, or with exec"
     job.reach(lambda: re.search(told, job.err.read_text()), what="the warning")
     go.touch()
     result = job.wait().ok()
@@ -76,8 +80,7 @@ def test_the_reason_is_told_once(jobs, protocol):
 @pytest.mark.gate("checkpoint")
 @pytest.mark.parametrize("verb", ["checkpoint", "suspend"])
 def test_who_asks_for_images_gets_the_reason(jobs, verb):
-    options = ["--checkpoint-dir", jobs.directory / "images"] if verb == "suspend" else []
-    job, go = begin(jobs, options=options)
+    job, go = begin(jobs, options=in_files(jobs))
     told = jobs.resurgo(verb, job.process.pid)
     assert told.code != 0 and "a wrapper (sh -c " in told.errors and "with exec in the wrapper" in told.errors, told.describe()
     go.touch()
@@ -122,7 +125,7 @@ buffer = numpy.zeros(32768)
 for number in range(200):
     world.Send(buffer, 1) if world.rank == 0 else world.Recv(buffer, 0)
 """
-    options = ["--log-memory", "4M"]
+    options = ["--log-memory", "4M", *in_files(jobs)]
     result = jobs.run(2, "sh", "-c", '"$@"; true', "sh", PYTHON, "-c", program, protocol="pessimistic", options=options, timeout=60)
     assert result.code == 119 and result.restarts == 0, result.describe()
     assert "such ranks have no images, as a wrapper has started the program" in result.errors, result.describe()
@@ -156,7 +159,9 @@ SMALL_LOG = ["--log-memory", "4M"]
 def flood(jobs, *second, options=()):
     """A job whose first rank has a wrapper, half way; and the file that lets it end."""
     go = jobs.directory / "go"
-    job = jobs.start(1, *FLOODED, go, ":", "-n", 1, *second, go, options=[*SMALL_LOG, *options], protocol="auto")
+    # In files there are no images of a program below a wrapper.
+    options = [*SMALL_LOG, *options, *([] if "--nodes" in options else in_files(jobs))]
+    job = jobs.start(1, *FLOODED, go, ":", "-n", 1, *second, go, options=options, protocol="auto")
     job.reach(lambda: job.out.read_bytes().count(b"half way") == 2, what="the ranks to be half way")
     assert job.of("logs_let_go"), job.result(0).describe()
     return job, go
@@ -171,7 +176,7 @@ def flooded(jobs, second=FLOODED):
 @pytest.mark.parametrize("nodes", ["1", "2"])
 def test_a_full_log_ends_no_job(jobs, nodes):
     """Under auto the logs keep no more for ranks that can have no image."""
-    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes])
+    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes] if nodes != "1" else [])
     go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == flooded(jobs) and result.restarts == 0, result.describe()
@@ -181,7 +186,7 @@ def test_a_full_log_ends_no_job(jobs, nodes):
 
 @pytest.mark.parametrize(("victim", "nodes"), [("program", "1"), ("wrapper", "1"), ("program", "2")])
 def test_all_begin_again_when_the_logs_have_let_go(jobs, victim, nodes):
-    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes])
+    job, go = flood(jobs, *FLOODED, options=["--nodes", nodes] if nodes != "1" else [])
     assert job.hit(child_of(job, 1) if victim == "program" else job.lives()[1][0], 9)
     job.reach_event("returned", wave=0)
     go.touch()

@@ -198,11 +198,11 @@ def test_without_the_one_or_the_other(jobs, program, who):
     without_the_one_or_the_other(jobs, program, who, "checkpointed")
 
 
-def test_a_shell_has_no_image_but_recovers(jobs, program):
-    """The agent's child is not the MPI program: there are no images, and replay starts at the beginning."""
+def test_a_shell_has_no_image_in_files_but_recovers(jobs, program):
+    """The agent's child is not the MPI program: files bring no shell back, and replay starts at the beginning."""
     command = ["sh", "-c", f"{program('cg')[0]} 512 400; exit 0"]
     calm = jobs.calm(2, *command)
-    job = jobs.start(2, *command, options=every("20ms"))
+    job = jobs.start(2, *command, options=[*every("20ms"), "--checkpoint-dir", jobs.directory / "images"])
     refused = lambda rank: any(
         event["event"] == "not_checkpointed" and event["rank"] == rank and "a wrapper" in event["reason"]
         for event in job.events

@@ -123,6 +123,7 @@ fn main() -> ExitCode {
         Some(resurgo_runtime::channel_memory::VERB) => code(resurgo_runtime::channel_memory::run()),
         Some(resurgo_runtime::trampoline::VERB) => code(resurgo_runtime::trampoline::rank_exec(rest)),
         Some(resurgo_runtime::trampoline::RESTORE_VERB) => code(resurgo_runtime::trampoline::rank_restore(rest)),
+        Some(resurgo_runtime::place_holder::VERB) => code(resurgo_runtime::place_holder::run(&rest)),
         Some("image") => code(image::run(rest)),
         Some("store") => code(store::run(rest)),
         Some("checkpoint-server") => code(checkpoint_server::run(rest)),

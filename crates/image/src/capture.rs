@@ -13,7 +13,8 @@ use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received, Text};
 use crate::trouble::Refusal;
 use crate::{
-    capturing_thread, changes, gate, inherited, locks, mappings, open_files, pipes, snapshot, stop, threads, timers,
+    capturing_thread, changes, gate, inherited, locks, mappings, open_files, parting, pipes, snapshot, stop, threads,
+    timers,
 };
 
 /// Answers the agent from the signal handler when no capturing thread could be started.
@@ -36,6 +37,7 @@ fn next_request() -> Option<(Received, Kind)> {
     while let Ok(Some(request)) = talk::receive(IMAGE_FD, libc::MSG_DONTWAIT) {
         match request.datagram.kind {
             Kind::Checkpoint if !is_abandoned(request.datagram.a) => return Some((request, Kind::Refused)),
+            Kind::Part if request.count == 2 => return Some((request, Kind::Parted)),
             Kind::Notice => return Some((request, Kind::Noticed)),
             Kind::Note => return Some((request, Kind::Noted)),
             // Others are late answers about an image that was refused.
@@ -69,8 +71,10 @@ extern "C" fn run(_: usize) -> ! {
     if let Some((request, kind)) = next_request() {
         let done = match kind {
             Kind::Refused => take(&request).inspect(|()| taken = true),
+            Kind::Parted => Err(part(&request)),
             kind => look(&request, kind),
         };
+        let kind = if kind == Kind::Parted { Kind::Refused } else { kind };
         refusal = done.err().map(|why| (request, kind, why));
     }
     // A thread that stops for nothing finds the epoch changed, or starts an empty capture. Copied threads are already
@@ -82,6 +86,23 @@ extern "C" fn run(_: usize) -> ! {
         say_no(&request, kind, &refusal);
     }
     capturing_thread::leave()
+}
+
+/// Leaves the wrapper: returns only if that is impossible, with the reason.
+fn part(request: &Received) -> Refusal {
+    let first = stop::parse_call(request.datagram.text().as_bytes()).unwrap_or((-1, 0));
+    let parted = stop::all(sys::gettid(), first).map_err(refuse).and_then(|()| {
+        let hooks = hooks::hooks().ok_or(refuse("it has left MPI"))?;
+        look_around(&hooks).map_err(refuse)?;
+        note_state(&hooks, &request.descriptors[..request.count])?;
+        parting::part(request).map_err(refuse)
+    });
+    request.close();
+    pipes::forget();
+    match parted {
+        Ok(never) => match never {},
+        Err(refusal) => refusal,
+    }
 }
 
 /// Without an image: lets the provider see whose turn it is in a wave of groups, or note the rank's cursors. On success
@@ -175,14 +196,13 @@ fn look_around(hooks: &Hooks) -> Result<(), &'static str> {
     locks::refuses().or_else(threads::refuses).map_or(Ok(()), Err)
 }
 
-/// Notes the state that a copy of the process does not get from the kernel. `file` is not the program's.
-fn note_state(hooks: &Hooks, file: Option<&Former>) -> Result<(), Refusal> {
+/// Notes the state that a copy of the process does not get from the kernel. `own` are not the program's.
+fn note_state(hooks: &Hooks, own: &[i32]) -> Result<(), Refusal> {
     timers::note().map_err(refuse)?;
     inherited::note();
     mappings::survey().map_err(refuse)?;
-    let file = file.map_or(-1, |file| file.0);
     open_files::note(|fd| {
-        let mut is_own = fd == file || fd == changes::descriptor();
+        let mut is_own = own.contains(&fd) || fd == changes::descriptor();
         (hooks.connections)(&mut |connection| is_own |= fd == connection);
         is_own
     })?;
@@ -195,7 +215,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     let (number, slot, in_wave) = (request.a, request.b, request.c & IN_WAVE != 0);
     let hooks = hooks::hooks().ok_or(refuse("it has left MPI"))?;
     look_around(&hooks).map_err(refuse)?;
-    note_state(&hooks, file.as_ref())?;
+    note_state(&hooks, file.as_ref().map_or(&[], |file| std::slice::from_ref(&file.0)))?;
     let (own, others) = talk::pair().map_err(|_| refuse("it has no descriptor left for a socket"))?;
     let give_up = |why: &'static str| {
         sys::close(own);
@@ -247,7 +267,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
 }
 
 /// What the agent says about image `number`.
-fn receive_answer(number: u64) -> Option<Kind> {
+pub fn receive_answer(number: u64) -> Option<Kind> {
     loop {
         let answer = talk::receive(IMAGE_FD, 0).ok()??;
         if answer.datagram.a == number {

@@ -74,6 +74,51 @@ pub fn copy_process(wanted: Option<i32>) -> Result<i32, Errno> {
     copied
 }
 
+/// As [`copy_process`], but the copy becomes a child of the next subreaper above this process, whatever is between the
+/// two. It is made by another copy, which ends at once; only then does this return, here.
+pub fn copy_process_to_reaper() -> Result<(), Errno> {
+    let joined = mappings::join();
+    let copied = clone_twice();
+    mappings::part(&joined);
+    match copied? {
+        0 => Ok(()),
+        between => wait_for(between),
+    }
+}
+
+/// Whether this is the copy that [`copy_process_to_reaper`] has made of process `original`.
+pub fn is_copy_of(original: i32) -> bool {
+    sys::getpid() != original
+}
+
+/// 0: in the last copy. Else the number of the process between.
+fn clone_twice() -> Result<i32, Errno> {
+    // Without a signal at its end, so that the program does not hear of it.
+    // SAFETY: no new stack: the copy goes on here.
+    let between = unsafe { call!(libc::SYS_clone, 0, 0, 0, 0, 0) }?;
+    if between > 0 {
+        return Ok(between as i32);
+    }
+    // SAFETY: as above.
+    match unsafe { call!(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+        Ok(0) => Ok(0),
+        Ok(_) => sys::exit(0),
+        Err(errno) => sys::exit(errno),
+    }
+}
+
+/// Waits for the end of a child that no other thread waits for. Its exit code is an error number.
+fn wait_for(child: i32) -> Result<(), Errno> {
+    let mut status = 0;
+    // SAFETY: writes the status.
+    unsafe { call!(libc::SYS_wait4, child, &raw mut status, libc::__WCLONE, 0) }?;
+    match libc::WIFEXITED(status) {
+        true if libc::WEXITSTATUS(status) == 0 => Ok(()),
+        true => Err(libc::WEXITSTATUS(status)),
+        false => Err(libc::ECHILD),
+    }
+}
+
 fn clone_process(wanted: Option<i32>) -> Result<i32, Errno> {
     if let Some(number) = wanted.filter(|_| may_choose_numbers())
         // SAFETY: no new stack: the copy goes on here.
@@ -201,6 +246,19 @@ unsafe extern "C" fn make(thread: *const NewThread) -> isize {
         "call r12",
         "ud2",
     )
+}
+
+/// In a copy for [`copy_process_to_reaper`]: waits until this process is a child of `reaper`. False: it is another's.
+pub fn has_come_to(reaper: i32) -> bool {
+    const PATIENCE_NS: u64 = 2_000_000_000;
+    let deadline = sys::now_ns() + PATIENCE_NS;
+    while sys::getppid() != reaper {
+        if sys::now_ns() > deadline {
+            return false;
+        }
+        sys::futex_wait(&AtomicU32::new(0), 0, Some(100_000));
+    }
+    true
 }
 
 /// Makes this process die with the agent, and belong to no group of the rank's.

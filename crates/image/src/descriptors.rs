@@ -45,6 +45,8 @@ pub struct Descriptor {
     pub mode: u32,
     /// A file of the process itself in /proc. The next life has its own by that name.
     pub of_process: bool,
+    /// The wrapper above the program may have the same open file, with its offset: all lives keep it.
+    pub of_wrapper: bool,
     /// Others had the file open for writing when the image was taken, or may have it open at any time.
     pub others_write: bool,
 }
@@ -72,6 +74,8 @@ struct Table {
     count: usize,
     /// Device and inode of this life's standard input, output and error.
     standard: [(u64, u64); 3],
+    /// The same of the files that the program shares with its wrapper.
+    of_wrapper: [(u64, u64); u64::BITS as usize],
 }
 
 const NOTHING: Descriptor = Descriptor {
@@ -86,6 +90,7 @@ const NOTHING: Descriptor = Descriptor {
     inode: (0, 0),
     mode: 0,
     of_process: false,
+    of_wrapper: false,
     others_write: false,
 };
 
@@ -93,6 +98,7 @@ static TABLE: Captured<Table> = Captured::new(Table {
     entries: [NOTHING; MOST],
     count: 0,
     standard: [(0, 0); 3],
+    of_wrapper: [(0, 0); u64::BITS as usize],
 });
 
 fn table() -> &'static mut Table {
@@ -103,6 +109,17 @@ fn table() -> &'static mut Table {
 /// Notes which pipes lead to the agent. Call once, before the first image.
 pub fn find_standard(standard: [i32; 3]) {
     table().standard = standard.map(|fd| sys::stat(fd).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino)));
+}
+
+/// The program parts from its wrapper, and the two may share the open files of these descriptors: one bit for each.
+pub fn find_of_wrapper(descriptors: u64) {
+    for (fd, inode) in (0..).zip(&mut table().of_wrapper) {
+        let is_shared = descriptors >> fd & 1 != 0;
+        *inode = match sys::stat(fd) {
+            Ok(stat) if is_shared => (stat.st_dev, stat.st_ino),
+            _ => (0, 0),
+        };
+    }
 }
 
 /// True when two descriptors share one open file, as dup makes them.
@@ -134,7 +151,8 @@ pub fn note(is_own: impl Fn(i32) -> bool) -> Result<(), Refusal> {
         }
         match describe(fd, &table.standard, &table.entries[..table.count]) {
             Ok(_) if table.count == MOST => refused = Some(Refusal::new("it has more than 4096 open files", -1)),
-            Ok(descriptor) => {
+            Ok(mut descriptor) => {
+                descriptor.of_wrapper = descriptor.kind == Kind::File && table.of_wrapper.contains(&descriptor.inode);
                 table.entries[table.count] = descriptor;
                 table.count += 1;
             }
@@ -198,6 +216,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         inode,
         mode: stat.st_mode,
         of_process,
+        of_wrapper: false,
         others_write: sharing::is_mpi_file(inode),
     })
 }

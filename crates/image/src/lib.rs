@@ -22,6 +22,7 @@ mod locks;
 mod mappings;
 mod open_files;
 mod pages;
+mod parting;
 mod pipes;
 mod proc;
 mod revive;

@@ -102,6 +102,10 @@ pub fn rebuild(given: &Given) -> Result<(), (i32, Errno)> {
     }
     roll_back(entries)?;
     part(entries)?;
+    for entry in entries.iter().filter(|entry| entry.of_wrapper) {
+        // The life that had it before has gone, and the wrapper waits.
+        sys::lseek(entry.fd, entry.offset, libc::SEEK_SET).map_err(|errno| (entry.fd, errno))?;
+    }
     lock_again(entries)?;
     replace(given.pmi, PMI_FD, 0).map_err(|errno| (PMI_FD, errno))?;
     replace(given.image, IMAGE_FD, libc::FD_CLOEXEC).map_err(|errno| (IMAGE_FD, errno))?;
@@ -133,7 +137,8 @@ pub fn leave_original() -> Result<(), (i32, Errno)> {
 }
 
 fn part(entries: &[Descriptor]) -> Result<(), (i32, Errno)> {
-    for entry in entries.iter().filter(|entry| entry.kind == Kind::File) {
+    let own = |entry: &&Descriptor| entry.kind == Kind::File && !entry.of_wrapper;
+    for entry in entries.iter().filter(own) {
         match entry.same_as {
             Some(first) => replace(first, entry.fd, entry.flags),
             None => reopen(entry),

@@ -182,6 +182,12 @@ impl Socket {
         unsafe { Ok((Socket(OwnedFd::from_raw_fd(ours)), OwnedFd::from_raw_fd(theirs))) }
     }
 
+    /// The socket that this process was given with number `fd`; nothing else here may use it.
+    pub fn inherited(fd: i32) -> Socket {
+        // SAFETY: a number that does not belong to a socket makes all calls fail.
+        unsafe { Socket(OwnedFd::from_raw_fd(fd)) }
+    }
+
     pub fn send(&self, datagram: &Datagram, beside: &[BorrowedFd]) -> io::Result<()> {
         let mut descriptors = [-1; DESCRIPTORS];
         for (place, fd) in descriptors.iter_mut().zip(beside) {

@@ -74,6 +74,12 @@ pub fn note() -> Result<(), &'static str> {
     Err("its timers run out all the time")
 }
 
+/// The signals that wait for the whole process, by what was noted: signal 1 is the lowest bit.
+pub fn pending() -> i32 {
+    // SAFETY: see [`Captured`]. None is above 31.
+    unsafe { NOTED.get() }.for_process as i32
+}
+
 fn note_pending(noted: &mut Noted) -> Result<(), &'static str> {
     const UNREADABLE: &str = "its pending signals cannot be read";
     for (index, thread) in threads::parked().iter().enumerate() {

@@ -33,8 +33,8 @@ pub fn become_rank(socket: Option<i32>, main_renamed: bool) -> ! {
     }
 }
 
-/// Makes the image's threads except the main one; returns the main thread's entry.
-fn go_on(main_renamed: bool) -> Result<usize, Errno> {
+/// Makes the image's threads except the main one, which wait for that; returns the main thread's entry.
+pub fn go_on(main_renamed: bool) -> Result<usize, Errno> {
     let parked = threads::parked();
     let mut renamed = [(0, 0); threads::MOST];
     let mut main = None;

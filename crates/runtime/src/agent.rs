@@ -110,6 +110,8 @@ enum Source {
     Survivor(usize),
     /// The threads that work on logs.
     Chores,
+    /// The place holder of a rank's program, below a wrapper.
+    Holder(usize),
 }
 
 /// Sources without a rank have small tokens, and there are only so many.
@@ -135,6 +137,7 @@ impl Source {
             Source::Flushes => 14,
             Source::Survivor(rank) => (rank as u64) << 4 | 15,
             Source::Chores => CHORES,
+            Source::Holder(rank) => (rank as u64 + 1) << 4 | 1,
         }
     }
 
@@ -143,7 +146,7 @@ impl Source {
         Some(match token & 15 {
             _ if token == CHORES => Source::Chores,
             0 => Source::Control,
-            1 => Source::Children,
+            1 => rank.checked_sub(1).map_or(Source::Children, Source::Holder),
             2 => Source::Stdin,
             3 => Source::Pmi(rank),
             4 => Source::Output(rank, Stream::Stdout),
@@ -298,6 +301,7 @@ impl Agent {
                     Some(Source::Flushes) => self.flushes_event()?,
                     Some(Source::Survivor(rank)) => self.survivor_event(rank)?,
                     Some(Source::Chores) => self.chores_event()?,
+                    Some(Source::Holder(rank)) => self.holder_event(rank)?,
                     None => {}
                 }
             }
@@ -564,9 +568,9 @@ impl Agent {
 
     /// Sends a signal to every running rank and to all processes that it has started.
     fn signal_all(&self, signal: Signal) {
-        let ranks = self.work.ranks.iter();
-        for life in ranks.filter_map(|rank| rank.life.as_ref()) {
-            life.signal(signal);
+        for rank in &self.work.ranks {
+            rank.life.iter().for_each(|life| life.signal(signal));
+            rank.wrapped.signal(signal);
         }
     }
 
@@ -592,6 +596,7 @@ impl Agent {
         let size = self.work.ranks.len();
         for rank in 0..size {
             self.drain_and_close(rank)?;
+            self.end_wrapper(rank)?;
             self.give_held(rank)?;
             statistics.push(self.work.statistics(rank)?);
         }

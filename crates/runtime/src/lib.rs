@@ -31,6 +31,7 @@ pub mod note;
 pub mod notifier;
 pub mod page;
 pub mod pattern;
+pub mod place_holder;
 mod printed;
 pub mod progress;
 mod reach;

@@ -97,9 +97,22 @@ pub enum Kind {
     Note = 26,
     /// Rank to agent: that is done, for the same `a`. A text says why it is impossible.
     Noted = 27,
+    /// Agent to rank below a wrapper: go on as a child of mine, which is process `b`, so that image `a` is possible. With
+    /// the descriptors in `c`, a bit for each, it may share open files with the wrapper. The process itself stays behind as the place holder: it executes the file beside the datagram, and has the second
+    /// descriptor. Then comes the signal. The answer may be [`Kind::Refused`].
+    Part = 28,
+    /// Rank to agent: process `b` goes on as the rank, for the same `a`, when it gets [`Kind::Go`].
+    Parted = 29,
+    /// Place holder to agent: it is there.
+    Holds = 30,
+    /// Place holder to agent: the wrapper has sent it signal `a`.
+    Signalled = 31,
+    /// Agent to place holder: the program has ended with exit code `a`, or by signal `b` if that is not 0. End in the
+    /// same way.
+    End = 32,
 }
 
-const KINDS: [Kind; 27] = [
+const KINDS: [Kind; 32] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -127,6 +140,11 @@ const KINDS: [Kind; 27] = [
     Kind::Filled,
     Kind::Note,
     Kind::Noted,
+    Kind::Part,
+    Kind::Parted,
+    Kind::Holds,
+    Kind::Signalled,
+    Kind::End,
 ];
 
 /// One datagram.

@@ -51,6 +51,11 @@ impl Feed {
         self.given.saturating_sub(waiting)
     }
 
+    /// The life has read all input that there will be.
+    pub fn is_over(&self) -> bool {
+        self.ended && self.waiting.is_empty() && self.pipe.is_none() && self.read() == self.given
+    }
+
     /// More has come from the dispatcher.
     pub fn push(&mut self, bytes: &[u8]) {
         self.waiting.extend_from_slice(bytes);

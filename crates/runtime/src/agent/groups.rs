@@ -21,7 +21,8 @@ impl Rank {
     pub(super) fn notice(&self, turn: Turn) -> io::Result<()> {
         let (life, socket) = self.life_with_images().ok_or(io::ErrorKind::Unsupported)?;
         let request = Datagram::new(Kind::Notice, turn.word(), 0, 0);
-        resurgo_image::ask(life.pid.as_raw(), socket, request, &[])
+        let program = self.wrapped.number().unwrap_or(life.pid.as_raw());
+        resurgo_image::ask(program, socket, request, &[])
     }
 }
 

@@ -394,7 +394,11 @@ impl Agent {
                 }
                 self.mind_copied(rank)?;
             }
-            (Kind::Refused, _) => self.refused(of, number, said.text()),
+            (Kind::Refused, _) => {
+                let number = self.not_parted(rank, number);
+                self.refused(of, number, said.text());
+            }
+            (Kind::Parted, _) => self.has_parted(rank, said.b),
             _ => {}
         }
         Ok(())

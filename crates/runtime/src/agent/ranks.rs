@@ -1,6 +1,8 @@
 //! The agent's dealings with single ranks: their starts, ends, input and output.
 
-use std::io::{self, PipeWriter, Read};
+mod output;
+
+use std::io::{self, PipeWriter};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
@@ -8,7 +10,7 @@ use nix::unistd::Pid;
 use resurgo_pmi::{Place, Progress};
 use resurgo_protocol::Fact;
 use resurgo_protocol::coordinator::From;
-use resurgo_wire::control::{End, Ended, LifeStatistics, OUTPUT_WINDOW, Stream, ToDispatcher};
+use resurgo_wire::control::{End, Ended, LifeStatistics, ToDispatcher};
 use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
 
 use super::feed::Feed;
@@ -23,10 +25,6 @@ use crate::{children, leftovers, monotonic_ns};
 
 /// How long the agent waits for a rank that is live again to repeat its output.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
-/// Most bytes read from one stream of a rank before the next stream's turn.
-const READ: usize = 64 << 10;
-/// Most bytes taken from a stream whose rank has ended: more than any pipe holds.
-const DRAIN: usize = 4 << 20;
 
 /// A life as the coordinator asked for it.
 #[derive(Default)]
@@ -88,13 +86,6 @@ pub(super) struct Rank {
 
 /// The deed of a rank whose life differs from the former ones.
 const HAS_ABORTED: &str = "called MPI_Abort while it repeated what it had done before, when it had gone on";
-
-fn index(stream: Stream) -> usize {
-    match stream {
-        Stream::Stdout => 0,
-        Stream::Stderr => 1,
-    }
-}
 
 impl Work {
     /// What the present life of a rank has counted so far.
@@ -169,7 +160,7 @@ impl Rank {
         self.behind = [self.number > 1; 2];
         self.replaying = self.number > 1 && repeats;
         self.finished = false;
-        self.wrapped = Wrapped::default();
+        self.wrapped.begins();
         self.quiet_since = None;
         self.repeats_output = repeats;
     }
@@ -249,10 +240,13 @@ impl Agent {
     /// Starts life `life` of `rank`, as the coordinator counts them. `together`: with all ranks of its unit, which wait
     /// for one another.
     pub(super) fn start_life(&mut self, rank: usize, life: u64, from: From, together: bool) -> io::Result<()> {
-        let work = &mut self.work;
-        if self.ending.is_some() || self.is_broken || work.is_halting() {
+        if self.ending.is_some() || self.is_broken || self.work.is_halting() {
             return Ok(());
         }
+        if from == From::Beginning {
+            self.end_wrapper(rank)?;
+        }
+        let work = &mut self.work;
         let place = spawn::place(&work.job, rank);
         let are_alone = work.is_hierarchical();
         let this = &mut work.ranks[rank];
@@ -371,6 +365,7 @@ impl Agent {
             self.send(&started)?;
         }
         self.watch_output(rank)?;
+        self.life_below(rank);
         self.report(Fact::Started {
             rank: rank as u32,
             life,
@@ -387,6 +382,9 @@ impl Agent {
                 self.hear_snapshots()?;
                 rank = self.rank_of(pid);
             }
+            if let Some(rank) = self.rank_below(pid) {
+                self.lose_wrapper(rank)?;
+            }
             let is_server = self.guest.as_ref().is_some_and(|guest| guest.serving.owns(pid));
             match rank {
                 Some(rank) => self.rank_ended(rank, end)?,
@@ -398,7 +396,7 @@ impl Agent {
                 }
             }
         }
-        if !self.anyone_wakes() {
+        if !self.anyone_wakes() && !self.anyone_parts() {
             self.unclaimed.clear();
         }
         Ok(())
@@ -416,7 +414,7 @@ impl Agent {
         self.work.ranks[rank].images.end_taking();
         self.pmi_event(rank)?;
         self.survivor_event(rank)?;
-        if self.restore_has_failed(rank, end)? {
+        if self.restore_has_failed(rank, end)? || self.hands_over(rank, end)? {
             return Ok(());
         }
         self.has_died_below(rank)?;
@@ -433,8 +431,7 @@ impl Agent {
         // finished as well.
         progress.finalised |= statistics.phase == PHASE_CLOSED;
         let (asked, by_order) = (this.asked.life, this.asked.is_ended);
-        // A wrapper above the rank may end with another code.
-        let end = said.filter(|_| !by_order).map_or(end, End::Exited);
+        let end = this.wrapped.end_of_rank(end, said.filter(|_| !by_order));
         let orderly = matches!(end, End::Exited(_)) && (progress.finalised || !progress.initialised) && !by_order;
         let (aborted, program) = (this.aborted, this.program);
         let unnoticed_ns = this.unnoticed(own_ns, noticed_ns);
@@ -471,7 +468,6 @@ impl Agent {
             unnoticed_ns,
             ending_ns: 0,
         };
-        drop(life);
         if matches!(end, End::Exited(1..)) && !aborted && !by_order {
             self.tell_undone(rank)?;
         }
@@ -480,7 +476,7 @@ impl Agent {
             self.caught_up(rank)?;
             // The agent reads the pipes until all writers have closed them: a child of the rank may still print.
         } else {
-            self.drain_and_close(rank)?;
+            self.end_connections(rank, life)?;
         }
         ended.ending_ns = monotonic_ns() - noticed_ns;
         match by_order || self.ending.is_some() || !self.work.is_flushed_before_end(orderly) {
@@ -529,84 +525,6 @@ impl Agent {
         self.send(&ToDispatcher::OutputEnd { rank, finished })
     }
 
-    /// Reads what is left in the pipes of a rank and closes them.
-    pub(super) fn drain_and_close(&mut self, rank: usize) -> io::Result<()> {
-        for stream in Stream::ALL {
-            let mut taken = 0;
-            while taken < DRAIN {
-                match self.read_output(rank, stream)? {
-                    Some(0) | None => break,
-                    Some(length) => taken += length,
-                }
-            }
-            self.close_output(rank, stream)?;
-        }
-        Ok(())
-    }
-
-    fn close_output(&mut self, rank: usize, stream: Stream) -> io::Result<()> {
-        let work = &mut self.work;
-        let this = &mut work.ranks[rank];
-        let Some(pipe) = this.outputs[index(stream)].take() else {
-            return Ok(());
-        };
-        if std::mem::take(&mut this.watched[index(stream)]) {
-            self.epoll.delete(&pipe)?;
-        }
-        self.tell_output_end(rank)
-    }
-
-    pub(super) fn output_event(&mut self, rank: usize, stream: Stream) -> io::Result<()> {
-        if self.read_output(rank, stream)? == Some(0) {
-            self.close_output(rank, stream)?;
-        }
-        if self.work.window.contains(&0) {
-            return self.watch_outputs();
-        }
-        Ok(())
-    }
-
-    /// Reads once from a stream; `Some(0)` at its end, `None` when it is empty.
-    pub(super) fn read_output(&mut self, rank: usize, stream: Stream) -> io::Result<Option<usize>> {
-        let work = &mut self.work;
-        let Some(this) = work.ranks.get_mut(rank) else {
-            return Ok(None);
-        };
-        let Some(pipe) = &mut this.outputs[index(stream)] else {
-            return Ok(None);
-        };
-        let mut buffer = vec![0u8; READ];
-        let length = match pipe.read(&mut buffer) {
-            Ok(0) => return Ok(Some(0)),
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        buffer.truncate(length);
-        if self.has_died_below(rank)? {
-            self.hold_output(rank, stream, &buffer);
-            return Ok(Some(length));
-        }
-        self.depends_on(rank)?;
-        let work = &mut self.work;
-        let this = &mut work.ranks[rank];
-        let repeated = this.behind[index(stream)];
-        if stream == Stream::Stdout && repeated && this.repeats_output {
-            this.quiet_since = (!this.replaying).then(Instant::now);
-        }
-        let window = &mut work.window[usize::from(repeated)];
-        *window = window.saturating_sub(length as u64);
-        self.control.queue(&ToDispatcher::Output {
-            rank,
-            life: this.number,
-            stream,
-            repeated,
-            bytes: buffer,
-        });
-        Ok(Some(length))
-    }
-
     /// What `rank` prints, or says to PMI, is passed on: it may depend on all deliveries so far.
     pub(super) fn depends_on(&mut self, rank: usize) -> io::Result<()> {
         let work = &mut self.work;
@@ -650,44 +568,6 @@ impl Agent {
             work.memory.set_output_behind(rank, output[0])?;
         }
         self.watch_output(rank)
-    }
-
-    /// The dispatcher has taken so many bytes.
-    pub(super) fn output_taken(&mut self, bytes: [u64; 2]) -> io::Result<()> {
-        let window = &mut self.work.window;
-        let was_closed = window.contains(&0);
-        for (window, bytes) in window.iter_mut().zip(bytes) {
-            *window = (*window + bytes).min(OUTPUT_WINDOW);
-        }
-        match was_closed {
-            true => self.watch_outputs(),
-            false => Ok(()),
-        }
-    }
-
-    /// Puts the pipes that may be read now into the epoll set and takes the others out.
-    pub(super) fn watch_outputs(&mut self) -> io::Result<()> {
-        let size = self.work.ranks.len();
-        (0..size).try_for_each(|rank| self.watch_output(rank))
-    }
-
-    fn watch_output(&mut self, rank: usize) -> io::Result<()> {
-        let work = &mut self.work;
-        let this = &mut work.ranks[rank];
-        for stream in Stream::ALL {
-            let i = index(stream);
-            let Some(pipe) = &this.outputs[i] else { continue };
-            // Output that is only dropped has a window of its own: a replay must not wait for the output's readers.
-            let watch = work.window[usize::from(this.behind[i])] > 0;
-            if watch && !this.watched[i] {
-                let token = Source::Output(rank, stream).token();
-                self.epoll.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
-            } else if !watch && this.watched[i] {
-                self.epoll.delete(pipe)?;
-            }
-            this.watched[i] = watch;
-        }
-        Ok(())
     }
 
     /// Gives rank 0 the input there is and asks for more.

@@ -165,15 +165,13 @@ impl Agent {
         match command {
             Command::Survey { number, ranks, traffic } => self.survey(number, ranks, traffic),
             Command::Ask { rank, number, manner } => self.ask_for_image(rank, number, manner),
-            Command::Notice { rank, turn } => {
-                if let Err(error) = self.work.ranks[rank as usize].notice(turn) {
-                    self.refused(rank, turn.wave, &error.to_string());
-                }
-                Ok(())
-            }
+            Command::Notice { rank, turn } => self.notice(rank, turn),
             Command::Drain { rank, number } => self.tell(rank, Kind::Drain, number),
             Command::Copy { rank, number } => self.tell(rank, Kind::Go, number),
-            Command::Abandon { rank, number } => self.tell(rank, Kind::Abandon, number),
+            Command::Abandon { rank, number } => {
+                self.image_abandoned(rank, number);
+                self.tell(rank, Kind::Abandon, number)
+            }
             Command::Go { rank } => {
                 self.work.ranks[rank as usize].asked.waits = false;
                 // Images may hold messages that were deferred.
@@ -239,6 +237,14 @@ impl Agent {
             Command::Probe { .. } | Command::InVain { .. } => self.mind_wait(&command),
             others => self.have_carried_out(others),
         }
+    }
+
+    fn notice(&mut self, rank: u32, turn: Turn) -> io::Result<()> {
+        self.work.find_program(rank as usize)?;
+        if let Err(error) = self.work.ranks[rank as usize].notice(turn) {
+            self.refused(rank, turn.wave, &error.to_string());
+        }
+        Ok(())
     }
 
     /// Orders that concern all ranks. Logs may be long where they begin anew, and no rank runs then.
@@ -352,7 +358,11 @@ impl Agent {
     }
 
     /// Asks the running process for an image.
-    fn ask_for_image(&mut self, rank: u32, number: u64, manner: Manner) -> io::Result<()> {
+    pub(super) fn ask_for_image(&mut self, rank: u32, number: u64, manner: Manner) -> io::Result<()> {
+        self.work.ranks[rank as usize].images.asked = number;
+        if self.parts_first(rank as usize, number, manner)? {
+            return Ok(());
+        }
         let work = &mut self.work;
         let mut how = work.bit_for_files();
         // All images of a wave must be there before one counts.
@@ -360,11 +370,6 @@ impl Agent {
         let former = former.and_then(|store| store.former(rank as usize).ok());
         if manner == Manner::Together {
             how |= IN_WAVE;
-        }
-        work.ranks[rank as usize].images.asked = number;
-        if let Some(why) = work.wrapper_of(rank as usize)? {
-            self.refused(rank, number, &why);
-            return Ok(());
         }
         let oldest = work.memory.oldest_image(rank as usize)?;
         if let Err(error) = work.ranks[rank as usize].ask_for_image(number, how, former, oldest) {

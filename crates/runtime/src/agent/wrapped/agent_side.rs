@@ -1,11 +1,11 @@
-//! The agent looks after programs below wrappers: refuses their images, and holds what comes after their deaths.
+//! The agent looks after programs below wrappers, and holds what comes after their deaths.
 
 use std::io;
 
 use resurgo_wire::control::{Stream, ToDispatcher};
 use resurgo_wire::node_memory::PHASE_CLOSED;
 
-use super::{HELD, Program, reason};
+use super::{HELD, Program};
 use crate::agent::{Agent, Work};
 
 impl Work {
@@ -19,24 +19,14 @@ impl Work {
         }
         Ok(())
     }
-
-    /// Why `rank` has no images, if a wrapper is above its program.
-    pub(in crate::agent) fn wrapper_of(&mut self, rank: usize) -> io::Result<Option<String>> {
-        self.find_program(rank)?;
-        let this = &self.ranks[rank];
-        let (Some(number), Some(life)) = (this.wrapped.number(), &this.life) else {
-            return Ok(None);
-        };
-        let wrapper = std::fs::read(format!("/proc/{}/cmdline", life.pid)).unwrap_or_default();
-        let program = std::fs::read_link(format!("/proc/{number}/exe"));
-        let program = program.map_or("the program".to_string(), |path| path.display().to_string());
-        Ok(Some(reason(&wrapper, &program)))
-    }
 }
 
 impl Agent {
     /// Whether the program of `rank` has died inside MPI, below a wrapper that goes on.
     pub(in crate::agent) fn has_died_below(&mut self, rank: usize) -> io::Result<bool> {
+        if self.work.ranks[rank].wrapped.above.is_some() {
+            return self.has_lost_wrapper(rank);
+        }
         let wrapped = &self.work.ranks[rank].wrapped;
         if wrapped.has_died || self.work.ranks[rank].life.is_none() {
             return Ok(wrapped.has_died);
