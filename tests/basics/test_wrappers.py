@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that a wrapper (a shell script, Python) starts as its child: no images in files, the reason told once, and right
-output whichever of the two processes is killed. tests/images/test_wrappers.py has their images in memory."""
+output whichever of the two processes is killed. tests/images/test_parting.py has their images in memory."""
 
 import contextlib
 import re

@@ -254,7 +254,7 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     };
     drop(twins);
     // Outside a wave, the process is copied while the agent still accounts for what the rank has printed.
-    let go = in_wave || receive_answer(number) == Some(Kind::Go);
+    let go = in_wave || talk::receive_answer(number) == Some(Kind::Go);
     let pid = copied.map_err(|_| give_up("there is not enough memory or not enough processes for a copy of it"))?;
     // An answer that came since the first look is not in the image, and the agent would not give it again.
     if !go || sys::readable_bytes(PMI_FD) > 0 {
@@ -266,20 +266,10 @@ fn copy(request: &Datagram, file: Option<Former>) -> Result<(i32, i32, Option<u6
     Ok((pid, own, fork))
 }
 
-/// What the agent says about image `number`.
-pub fn receive_answer(number: u64) -> Option<Kind> {
-    loop {
-        let answer = talk::receive(IMAGE_FD, 0).ok()??;
-        if answer.datagram.a == number {
-            return Some(answer.datagram.kind);
-        }
-    }
-}
-
 /// In a wave: empties the channels in as many rounds as the agent wants.
 fn drain(number: u64, hooks: &Hooks) -> Result<(), &'static str> {
     loop {
-        match receive_answer(number) {
+        match talk::receive_answer(number) {
             Some(Kind::Drain) => {
                 let drained = Datagram::new(Kind::Drained, number, (hooks.drain)(), 0);
                 talk::send(IMAGE_FD, &drained, &[]).map_err(|_| "the agent does not listen")?;

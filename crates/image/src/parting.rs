@@ -14,9 +14,7 @@ use resurgo_wire::node_memory::{IMAGE_FD, PMI_FD};
 use crate::shared::{self, Twins};
 use crate::sys::{self, Errno, call};
 use crate::talk::{self, Received};
-use crate::{
-    calls, capture, capturing_thread, changes, clones, descriptors, mappings, pipes, revive, stop, timers, wake,
-};
+use crate::{calls, capturing_thread, changes, clones, descriptors, mappings, pipes, revive, stop, timers, wake};
 
 /// What the copy says of itself: `b` of [`Kind::Failed`].
 const NOT_ADOPTED: u64 = 1;
@@ -85,7 +83,7 @@ fn go_on((number, agent, original): (u64, i32, i32), mappings: Option<u64>, othe
     let Ok(main) = wake::go_on(false) else { fail(NO_THREADS) };
     let ready = Datagram::new(Kind::Ready, sys::getpid() as u64, 0, 0);
     // The agent closes its end if the life ends meanwhile.
-    if talk::send(others, &ready, &[]).is_err() || capture::receive_answer(number) != Some(Kind::Go) {
+    if talk::send(others, &ready, &[]).is_err() || talk::receive_answer(number) != Some(Kind::Go) {
         sys::exit(1);
     }
     sys::close(others);

@@ -262,6 +262,16 @@ pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) 
     })
 }
 
+/// What the agent says about image `number`.
+pub fn receive_answer(number: u64) -> Option<Kind> {
+    loop {
+        let answer = receive(IMAGE_FD, 0).ok()??;
+        if answer.datagram.a == number {
+            return Some(answer.datagram.kind);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
