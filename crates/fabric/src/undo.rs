@@ -140,19 +140,15 @@ impl Log {
     }
 
     /// The records from `from` on were made after image `image`.
-    pub fn retag(&mut self, from: usize, image: u64) {
-        let places = undo::records(&self.records()[from..]).map(|(whole, _)| whole.len());
-        for at in places
-            .scan(from, |at, length| Some(std::mem::replace(at, *at + length)))
-            .collect::<Vec<_>>()
-        {
+    pub fn retag(&mut self, mut from: usize, image: u64) {
+        while let Some((whole, _)) = undo::records(&self.records()[from..]).next() {
+            let length = whole.len();
             // SAFETY: a word of a record of the rank's own log.
             unsafe {
-                self.half(self.half)
-                    .add(at + undo::IMAGE)
-                    .cast::<u64>()
-                    .write(image.to_le())
-            };
+                let word = self.half(self.half).add(from + undo::IMAGE);
+                word.cast::<u64>().write(image.to_le());
+            }
+            from += length;
         }
     }
 }

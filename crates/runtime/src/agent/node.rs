@@ -219,7 +219,6 @@ impl NodeMemory {
     /// `rank` comes here from a lost node: of its arena only those logs count that ranks here have copies of.
     pub fn take_over(&self, rank: usize) -> io::Result<()> {
         self.write(&vec![0; nm::arena::CHANNELS], self.layout.arena(rank))?;
-        self.forget_reads(rank, 0)?;
         self.lose_record(rank, 0)
     }
 

@@ -119,9 +119,14 @@ impl Work {
 impl Agent {
     /// Ranks are about to change nodes. Where there is a mover it begins anew.
     pub fn move_ranks(&mut self, nodes: Nodes) -> io::Result<()> {
+        let former = self.work.job.nodes.as_ref();
+        let was_here = |rank: usize| former.is_none_or(|former| former.is_here(rank));
         for (rank, this) in self.work.ranks.iter_mut().enumerate() {
-            if !nodes.is_here(rank) {
-                this.images.end_copies();
+            match nodes.is_here(rank) {
+                // What it has read here before is of another time.
+                true if !was_here(rank) => self.work.memory.forget_reads(rank, 0)?,
+                true => {}
+                false => this.images.end_copies(),
             }
         }
         if !self.work.moves_messages() {
