@@ -90,9 +90,10 @@ def of_rank(job, rank):
 
 
 def program_of(job, rank):
-    """The only process of a rank that is the program, below a shell."""
-    (pid,) = [pid for pid, name in of_rank(job, rank).items() if name not in NOT_PROGRAMS]
-    return pid
+    """The only process of a rank that is the program, below a shell: a snapshot gets its name when it wakes."""
+    found = lambda: [pid for pid, name in of_rank(job, rank).items() if name not in NOT_PROGRAMS]
+    job.reach(lambda: len(found()) == 1, what=f"the program of rank {rank}")
+    return found()[0]
 
 
 def holder_of(job, rank):

@@ -22,6 +22,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use resurgo_image::Guard;
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
 use crate::deeds;
@@ -140,6 +141,8 @@ unsafe fn read_at(
         from: from as u64,
         wanted: length as u64,
     };
+    // An image has all of this, or nothing. If it came before, the process may have been woken from it.
+    let _guard = Guard::new();
     images::look_around();
     // SAFETY: as the caller says.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
@@ -281,6 +284,7 @@ pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) ->
         // SAFETY: as the caller calls it.
         return unsafe { libc::lseek(fd, offset, whence) };
     }
+    let _guard = Guard::new();
     images::look_around();
     let mut end = [0; 8];
     let former = read_log::former(Read::END, Some(&mut end));
@@ -319,6 +323,7 @@ pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
             from: from as u64,
             wanted: length as u64,
         };
+        let _guard = Guard::new();
         images::look_around();
         let mut bytes = vec![0; length];
         // SAFETY: there is so much room.
