@@ -122,6 +122,20 @@ fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
         .filter(|(file, _)| lost_reads::is_known(*file))
 }
 
+/// The read and its file, if it is one that is logged. An image has all that is done with it before the guard ends, or
+/// nothing. If it came before, the process may have been woken from it.
+fn logged(fd: c_int, from: libc::off_t, length: usize) -> Option<(Inode, Read, Guard)> {
+    let is_meant = length > 0 && from >= 0 && !lost_reads::is_locked();
+    let (file, _) = is_meant.then(|| mpi_file(fd))??;
+    let guard = Guard::new();
+    images::look_around();
+    let read = Read {
+        from: from as u64,
+        wanted: length as u64,
+    };
+    Some((file, read, guard))
+}
+
 /// The MPI library reads this, unless former lives have. `really` reads it, too, and says how many bytes were there.
 ///
 /// # Safety
@@ -133,17 +147,9 @@ unsafe fn read_at(
     from: libc::off_t,
     really: impl FnOnce() -> isize,
 ) -> isize {
-    let file = mpi_file(fd).filter(|_| length > 0 && from >= 0);
-    let Some((file, _)) = file.filter(|_| !lost_reads::is_locked()) else {
+    let Some((file, read, _guard)) = logged(fd, from, length) else {
         return really();
     };
-    let read = Read {
-        from: from as u64,
-        wanted: length as u64,
-    };
-    // An image has all of this, or nothing. If it came before, the process may have been woken from it.
-    let _guard = Guard::new();
-    images::look_around();
     // SAFETY: as the caller says.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
     let former = read_log::former(read, Some(into));
@@ -279,14 +285,12 @@ pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> i
 
 /// The library asks for the end of a file, which former lives may have seen elsewhere.
 pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
-    let is_logged = whence == libc::SEEK_END && !lost_reads::is_locked() && mpi_file(fd).is_some();
-    if !is_logged {
+    let mut end = [0; 8];
+    let is_end = whence == libc::SEEK_END;
+    let Some((.., _guard)) = is_end.then(|| logged(fd, 0, end.len())).flatten() else {
         // SAFETY: as the caller calls it.
         return unsafe { libc::lseek(fd, offset, whence) };
-    }
-    let _guard = Guard::new();
-    images::look_around();
-    let mut end = [0; 8];
+    };
     let former = read_log::former(Read::END, Some(&mut end));
     if let Former::Served(_) = former {
         // SAFETY: moves the offset as the caller wants it.
@@ -317,14 +321,7 @@ pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
     // SAFETY: as the caller calls it.
     let about = unsafe { &*request };
     let (fd, from, length) = (about.aio_fildes, about.aio_offset, about.aio_nbytes);
-    let file = mpi_file(fd).filter(|_| length > 0 && from >= 0);
-    if let Some((file, _)) = file.filter(|_| !lost_reads::is_locked()) {
-        let read = Read {
-            from: from as u64,
-            wanted: length as u64,
-        };
-        let _guard = Guard::new();
-        images::look_around();
+    if let Some((file, read, _guard)) = logged(fd, from, length) {
         let mut bytes = vec![0; length];
         // SAFETY: there is so much room.
         let got = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), length, from) };

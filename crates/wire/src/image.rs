@@ -98,8 +98,9 @@ pub enum Kind {
     /// Rank to agent: that is done, for the same `a`. A text says why it is impossible.
     Noted = 27,
     /// Agent to rank below a wrapper: go on as a child of mine, which is process `b`, so that image `a` is possible. With
-    /// the descriptors in `c`, a bit for each, it may share open files with the wrapper. The process itself stays behind as the place holder: it executes the file beside the datagram, and has the second
-    /// descriptor. Then comes the signal. The answer may be [`Kind::Refused`].
+    /// the descriptors in `c`, a bit for each, it may share open files with the wrapper. The process itself stays behind
+    /// as the place holder: it executes the file beside the datagram, and has the second descriptor. Then comes the
+    /// signal. The answer may be [`Kind::Refused`].
     Part = 28,
     /// Rank to agent: process `b` goes on as the rank, for the same `a`, when it gets [`Kind::Go`].
     Parted = 29,
