@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flooding import FLOOD, SMALL_LOG
 from harness import PYTHON, Absent, has_come_to_mpi, slow
 from survival import every
 
@@ -125,35 +126,14 @@ buffer = numpy.zeros(32768)
 for number in range(200):
     world.Send(buffer, 1) if world.rank == 0 else world.Recv(buffer, 0)
 """
-    options = ["--log-memory", "4M", *in_files(jobs)]
+    options = [*SMALL_LOG, *in_files(jobs)]
     result = jobs.run(2, "sh", "-c", '"$@"; true', "sh", PYTHON, "-c", program, protocol="pessimistic", options=options, timeout=60)
     assert result.code == 119 and result.restarts == 0, result.describe()
     assert "such ranks have no images, as a wrapper has started the program" in result.errors, result.describe()
     assert len(re.findall("no image of rank", result.errors)) == 1, result.describe()
 
 
-# Ranks send in turn, far more than a log holds. They wait for a file half way, and a rank that is told to wait for nothing computes on.
-FLOOD = """
-import os, sys, time
-from mpi4py import MPI
-import numpy
-world = MPI.COMM_WORLD
-buffer, total = numpy.zeros(32768), 0
-for number in range(400):
-    if number % 2 == world.rank:
-        buffer[:] = (total * 31 + number) % 1000003
-        world.Send(buffer, 1 - world.rank)
-    else:
-        world.Recv(buffer, 1 - world.rank)
-    total = (total + int(buffer[number])) % 1000003
-    if number == 200:
-        print("rank", world.rank, "is half way:", total, flush=True)
-        while not os.path.exists(sys.argv[1]):
-            time.sleep(0.01)
-print("rank", world.rank, "is through:", total, flush=True)
-"""
 FLOODED = ["sh", "-c", WRAPPER, "sh", PYTHON, "-c", FLOOD]
-SMALL_LOG = ["--log-memory", "4M"]
 
 
 def flood(jobs, *second, options=()):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flooding import FLOOD, SMALL_LOG
 from harness import PYTHON, has_come_to_mpi, marked_processes, slow
 from survival import every
 
@@ -278,38 +279,18 @@ def test_a_second_program_of_the_wrapper(jobs):
     assert [lines_of(result, rank) for rank in range(2)] == [expected(0) * 2, expected(1) * 2], result.describe()
 
 
-# Ranks send in turn, far more than a log holds.
-FLOOD = """
-import sys
-from mpi4py import MPI
-import numpy
-world = MPI.COMM_WORLD
-buffer, total = numpy.zeros(32768), 0
-for number in range(800):
-    if number % 2 == world.rank:
-        buffer[:] = (total * 31 + number) % 1000003
-        world.Send(buffer, 1 - world.rank)
-    else:
-        world.Recv(buffer, 1 - world.rank)
-    total = (total + int(buffer[number])) % 1000003
-    if number == 400:
-        print("rank", world.rank, "is half way:", total, flush=True)
-print("rank", world.rank, "is through:", total, flush=True)
-"""
-
-
 @pytest.mark.parametrize("victim", ["program", "wrapper"])
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("causal")])
 def test_a_full_log_has_images(jobs, protocol, victim):
     """It does not end the job, nor does what is forgotten then."""
     command = [*WRAPPERS["shell"], PYTHON, "-c", FLOOD]
-    calm = sorted(jobs.run(2, *command, protocol="none").ok().text.splitlines())
-    job = jobs.start(2, *command, protocol=protocol, options=["--log-memory", "4M"])
-    job.reach(lambda: b"half way" in job.out.read_bytes(), what="half of it")
-    pid = job.lives()[1][0]
-    found = [other for other, name in of_rank(job, 1).items() if name.startswith("python")]
-    if found:
-        job.hit(found[0] if victim == "program" else pid, signal.SIGKILL)
+    there, go = jobs.directory / "there", jobs.directory / "go"
+    there.touch()
+    calm = sorted(jobs.run(2, *command, there, protocol="none").ok().text.splitlines())
+    job = jobs.start(2, *command, go, protocol=protocol, options=SMALL_LOG)
+    job.reach(lambda: job.out.read_bytes().count(b"half way") == 2, what="the ranks to be half way")
+    assert job.hit(program_of(job, 1) if victim == "program" else job.lives()[1][0], signal.SIGKILL)
+    go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == calm and not result.of("logs_let_go"), result.describe()
 
