@@ -17,10 +17,14 @@
 //!
 //! The program's own calls of these functions are not touched: a rank that writes its own file anew has to cut it off
 //! first.
+//!
+//! No image is taken between the look whether a call has been made, and the call: the process that is woken from it would
+//! make it again. Nor is one taken while the library holds a lock on a file, which no image has.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use resurgo_image::Guard;
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
@@ -40,6 +44,10 @@ static BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static REPLAYS: AtomicBool = AtomicBool::new(false);
 /// Images of ranks are not of one moment: none has the content of a file that fits all.
 static APART: AtomicBool = AtomicBool::new(false);
+/// Keeps images away while the MPI library holds a lock on a file.
+static WHILE_LOCKED: Mutex<Option<Guard>> = Mutex::new(None);
+/// A descriptor of /dev/null; -1: none yet.
+static NOWHERE: AtomicI32 = AtomicI32::new(-1);
 
 /// From here on leaves out calls, depending on what this rank does.
 pub fn watch(node: &Node) {
@@ -200,6 +208,7 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
 
 /// `open` has a mode only if it may make a file; then the mode comes in the same register.
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+    let _guard = Guard::new();
     // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
     unsafe {
         let replays = REPLAYS.load(Ordering::Relaxed);
@@ -222,6 +231,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
 }
 
 pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
+    let _guard = Guard::new();
     if has_been_done_to(fd) {
         return 0;
     }
@@ -235,6 +245,7 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
 }
 
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    let _guard = Guard::new();
     // SAFETY: as the caller calls it.
     unsafe {
         if !path.is_null() && was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW).is_some() {
@@ -246,6 +257,7 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
 }
 
 pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, offset: libc::off_t) -> isize {
+    let _guard = Guard::new();
     let is_done = has_been_done_to(fd);
     // SAFETY: as the caller calls it.
     unsafe {
@@ -306,11 +318,27 @@ pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) ->
 
 /// Locks of files: the library reads and writes back whole blocks under one.
 pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int {
+    if ![libc::F_SETLK, libc::F_SETLKW].contains(&what) {
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::fcntl(fd, what, argument) };
+    }
+    // Whoever has the lock soon gives it up: it is guarded, too.
+    let guard = Guard::new();
     // SAFETY: as the caller calls it: these have a lock as their argument.
     unsafe {
         let done = libc::fcntl(fd, what, argument);
-        if done == 0 && [libc::F_SETLK, libc::F_SETLKW].contains(&what) {
-            lost_reads::has_locked((*(argument as *const libc::flock)).l_type == libc::F_WRLCK as libc::c_short);
+        if done == 0 {
+            let kind = c_int::from((*(argument as *const libc::flock)).l_type);
+            lost_reads::has_locked(kind == libc::F_WRLCK);
+            let held = || WHILE_LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_over = match kind {
+                libc::F_UNLCK => held().take(),
+                _ => {
+                    held().get_or_insert(guard);
+                    None
+                }
+            };
+            drop(is_over);
         }
         done
     }
@@ -337,22 +365,52 @@ pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
     unsafe { libc::aio_read(request) }
 }
 
+/// Where ranks repeat alone what they did, the bytes are written before this returns: a write that is under way when an
+/// image is taken would be made again by the process that is woken from it, over what has been written since.
 pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
+    let _guard = Guard::new();
     // SAFETY: as the caller calls it.
-    unsafe {
-        let about = &*request;
-        will_write(
-            about.aio_fildes,
-            about.aio_buf,
-            about.aio_nbytes,
-            about.aio_offset,
-            false,
-        );
-        libc::aio_write(request)
+    let about = unsafe { &mut *request };
+    let (fd, bytes, length, from) = (about.aio_fildes, about.aio_buf, about.aio_nbytes, about.aio_offset);
+    if !REPLAYS.load(Ordering::Relaxed) || mpi_file(fd).is_none() {
+        // SAFETY: as the caller calls it.
+        unsafe {
+            will_write(fd, bytes, length, from, false);
+            return libc::aio_write(request);
+        }
     }
+    let mut done = 0;
+    while done < length {
+        // SAFETY: a part of what the caller has.
+        match unsafe { pwrite(fd, bytes.add(done), length - done, from + done as libc::off_t) } {
+            written @ 1.. => done += written as usize,
+            _ => return -1,
+        }
+    }
+    let Some(nowhere) = nowhere() else { return -1 };
+    about.aio_fildes = nowhere;
+    // SAFETY: as the caller calls it. The library asks for the outcome by way of the request, not of the descriptor.
+    unsafe { libc::aio_write(request) }
+}
+
+/// A descriptor that takes any number of bytes.
+fn nowhere() -> Option<c_int> {
+    let known = NOWHERE.load(Ordering::Relaxed);
+    if known >= 0 {
+        return Some(known);
+    }
+    // SAFETY: opens a file.
+    let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+    NOWHERE.store(fd, Ordering::Relaxed);
+    (fd >= 0).then_some(fd)
 }
 
 pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
+    if regular(fd).is_none() {
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::write(fd, bytes, length) };
+    }
+    let _guard = Guard::new();
     // SAFETY: moves an offset of the caller's, or as the caller calls it.
     unsafe {
         let is_done = has_been_done_to(fd);

@@ -7,7 +7,6 @@ use std::io;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use resurgo_protocol::Fact;
-use resurgo_protocol::coordinator::From;
 use resurgo_wire::image::Datagram;
 
 use super::chores::Done;
@@ -201,10 +200,7 @@ impl Agent {
                 self.report(Fact::NotBegun { rank, life });
                 continue;
             }
-            self.begin_here(rank, life, From::File(number), awaited.together, None)?;
-            if awaited.is_ended {
-                self.work.ranks[rank as usize].end_by_order(life);
-            }
+            self.begin_awaited(&awaited)?;
         }
         Ok(())
     }

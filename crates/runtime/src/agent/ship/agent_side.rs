@@ -207,7 +207,7 @@ impl Work {
         Ok(true)
     }
 
-    /// Ends a life that waits for its image, as soon as it has begun.
+    /// A life that waits for its image does not begin.
     pub fn end_awaited(&mut self, rank: u32, life: u64) {
         let awaited = self.copies.iter_mut().flat_map(|copies| &mut copies.awaited);
         awaited
@@ -386,11 +386,18 @@ impl Agent {
             }
             // What has come is another copy.
             self.work.ranks[rank as usize].images.unusable.remove(&number);
-            self.begin_here(rank, awaited.life, From::File(number), awaited.together, None)?;
-            if awaited.is_ended {
-                self.work.ranks[rank as usize].end_by_order(awaited.life);
-            }
+            self.begin_awaited(&awaited)?;
         }
         Ok(())
+    }
+
+    /// A life that has waited for its image, or for what it needs beside it, begins, unless it has been ended meanwhile.
+    pub fn begin_awaited(&mut self, awaited: &Awaited) -> io::Result<()> {
+        let (rank, life) = (awaited.rank, awaited.life);
+        if awaited.is_ended {
+            self.report(Fact::NotBegun { rank, life });
+            return Ok(());
+        }
+        self.begin_here(rank, life, From::File(awaited.number), awaited.together, None)
     }
 }
