@@ -286,7 +286,8 @@ def test_a_file_that_all_write_is_whole_although_one_of_them_repeats_what_it_did
 
 # Each rank writes a place of a file, its own or all ranks', talks to others, and reads the place. The next step writes the
 # same place, or a new one, or behind the end of the file; or the file's shared pointer says where. Or it reads what another
-# rank writes in each step; or it reads the place, talks to others, and writes it back.
+# rank writes in each step, perhaps from a file that is open for reading only; or it reads the place, talks to others, and
+# writes it back.
 READS_BACK = """
 import sys
 import numpy as np
@@ -294,12 +295,14 @@ from mpi4py import MPI
 world, directory, kind = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
 alone = kind in ("same", "new", "end", "large", "late")
 name, mode = f"{directory}/{kind}-{world.rank if alone else 0}", MPI.MODE_CREATE | MPI.MODE_RDWR
-file = MPI.File.Open(MPI.COMM_SELF if alone else world, name, mode)
+file = reader = MPI.File.Open(MPI.COMM_SELF if alone else world, name, mode)
+if kind == "watched":
+    reader = MPI.File.Open(world, name, MPI.MODE_RDONLY)
 total, row = world.rank + 1, np.zeros(5 << 20 if kind == "large" else 64, dtype="q")
 rank, beside = world.rank, (world.rank + 1) % world.size
 def look(place):
     row[:] = 0
-    file.Read_at(place, row)
+    reader.Read_at(place, row)
     return (31 * total + int(row.sum()) + place) % 1000003
 def talk():
     found = total
@@ -307,7 +310,7 @@ def talk():
         found = (31 * found + world.sendrecv(found, beside)) % 1000003
     return found
 for step in range(60):
-    place = file.Get_size() if kind == "end" else 512 * {"new": step, "shared": rank, "others": rank}.get(kind, 0)
+    place = file.Get_size() if kind == "end" else 512 * {"new": step, "shared": rank, "others": rank, "watched": rank}.get(kind, 0)
     if kind == "late":
         total = look(place)
         total = talk()
@@ -317,7 +320,7 @@ for step in range(60):
     else:
         file.Write_at(place, row)
     total = talk()
-    if kind == "others":
+    if kind in ("others", "watched"):
         world.Barrier()
         total = look(512 * beside)
         world.Barrier()
@@ -362,9 +365,9 @@ def test_more_than_a_rank_can_undo_ends_the_job_rather_than_be_wrong(jobs):
         assert result.code == 1 and "what it has overwritten since" in result.errors, result.describe()
 
 
-@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "causal-late-images")
+@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "pessimistic-watched-*", "causal-late-images")
 @IMAGES
-@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "others", "late"])
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "others", "watched", "late"])
 @pytest.mark.parametrize("protocol", ["auto", "pessimistic", "causal", "channel-memory"])
 def test_a_rank_that_repeats_alone_reads_what_it_has_read_by_mpi_io(jobs, protocol, kind, images):
     calm, result = read_back(jobs, kind, protocol, images)

@@ -123,7 +123,7 @@ fn regular(fd: c_int) -> Option<(Inode, u64)> {
     }
 }
 
-/// The file and its length, if the MPI library opened it to write to it.
+/// The file and its length, if the MPI library opened it.
 fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
     lost_reads::has_files()
         .then(|| regular(fd))?
@@ -218,10 +218,9 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
             false => deeds::open(path, flags, mode),
         };
         if fd >= 0
-            && flags & libc::O_ACCMODE != libc::O_RDONLY
             && let Some((file, _)) = regular(fd)
         {
-            if APART.load(Ordering::Relaxed) {
+            if APART.load(Ordering::Relaxed) && flags & libc::O_ACCMODE != libc::O_RDONLY {
                 resurgo_image::note_mpi_file(file);
             }
             lost_reads::has_opened(CStr::from_ptr(path).to_bytes(), file);

@@ -1,9 +1,9 @@
 //! What a rank has read by MPI-IO and overwritten since: it cannot go back to before the read.
 //!
 //! A life that goes back repeats the read, and finds the later content. The program may then take another course
-//! without any sign of it. So the provider notes what the MPI library reads from files that it may write to. When it is
-//! about to overwrite such a place with other bytes, a word in the node memory says which images count no more. A life
-//! that would begin from one of them ends the job with the reason.
+//! without any sign of it. So the provider notes what the MPI library reads. When it is about to overwrite such a place
+//! with other bytes, a word in the node memory says which images count no more. A life that would begin from one of them
+//! ends the job with the reason.
 //!
 //! - ROMIO reads whole blocks, changes a part and writes them back: that is no such case. It does so under a lock, or, when
 //!   all ranks write together, with messages in between. So a program that itself reads a place, exchanges messages, and
@@ -38,7 +38,7 @@ static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LOCKED: AtomicBool = AtomicBool::new(false);
 /// What the rank has received, in the node memory.
 static DELIVERIES: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The MPI library has opened a file to write to it.
+/// The MPI library has opened a file.
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 static SEEN: Mutex<Seen> = Mutex::new(Seen {
     places: Vec::new(),
@@ -134,7 +134,7 @@ pub fn watch(node: &Node) {
     LOST.store(std::ptr::from_ref(lost).cast_mut(), Ordering::Release);
 }
 
-/// The MPI library has opened the file with this name to write to it.
+/// The MPI library has opened the file with this name.
 pub fn has_opened(name: &[u8], inode: Inode) {
     let _guard = Guard::new();
     let mut seen = seen();
@@ -149,12 +149,12 @@ pub fn has_opened(name: &[u8], inode: Inode) {
     HAS_FILES.store(true, Ordering::Relaxed);
 }
 
-/// Whether the MPI library has opened any file to write to it.
+/// Whether the MPI library has opened any file.
 pub fn has_files() -> bool {
     HAS_FILES.load(Ordering::Relaxed)
 }
 
-/// Whether it has opened this one so.
+/// Whether it has opened this one.
 pub fn is_known(file: Inode) -> bool {
     let _guard = Guard::new();
     seen().file(file).is_some()
@@ -175,7 +175,7 @@ fn deliveries() -> u64 {
     unsafe { DELIVERIES.load(Ordering::Acquire).as_ref() }.map_or(0, |count| count.load(Ordering::Relaxed))
 }
 
-/// The MPI library has read this from a file that it may write to.
+/// The MPI library has read this.
 pub fn has_read(file: Inode, from: u64, bytes: u64) {
     if is_locked() {
         return;

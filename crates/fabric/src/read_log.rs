@@ -1,5 +1,5 @@
-//! What the MPI library has read from files that it may write to, as input of the program: a life that repeats alone what
-//! former ones did gets it from the log, in order. By then this rank or others may have overwritten it.
+//! What the MPI library has read from files, as input of the program: a life that repeats alone what former ones did gets
+//! it from the log, in order. By then this rank or others may have overwritten it.
 //!
 //! - A life is served as long as there is more in the log: also behind the last message that former lives sent or received.
 //! - ROMIO reads whole blocks under a lock, changes a part and writes them back. Others change the rest, so these reads are
