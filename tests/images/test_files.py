@@ -365,24 +365,11 @@ def test_more_than_a_rank_can_undo_ends_the_job_rather_than_be_wrong(jobs):
         assert result.code == 1 and "what it has overwritten since" in result.errors, result.describe()
 
 
-@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "pessimistic-watched-*", "causal-late-images")
+@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "pessimistic-watched-*", "pessimistic-pointer-*", "causal-late-images")
 @IMAGES
-@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "others", "watched", "late"])
+@pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer", "others", "watched", "late"])
 @pytest.mark.parametrize("protocol", ["auto", "pessimistic", "causal", "channel-memory"])
 def test_a_rank_that_repeats_alone_reads_what_it_has_read_by_mpi_io(jobs, protocol, kind, images):
     calm, result = read_back(jobs, kind, protocol, images)
     assert by_rank(result.ok().out) == by_rank(calm.out), result.describe()
     assert not result.of("returned"), result.describe()
-
-
-@pytest.mark.gate("pessimistic-none")
-@IMAGES
-@pytest.mark.parametrize("protocol", ["pessimistic", slow("causal")])
-def test_a_shared_pointer_ends_the_job_rather_than_be_wrong(jobs, protocol, images):
-    calm, result = read_back(jobs, "pointer", protocol, images)
-    if result.code == 0:
-        assert by_rank(result.out) == by_rank(calm.out)
-    else:
-        assert result.code == 119 and "used a shared file pointer" in result.errors, result.describe()
-    # From the beginning on a life repeats all that is lost; from an image mostly.
-    assert images or result.code == 119

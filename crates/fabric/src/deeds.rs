@@ -347,12 +347,12 @@ fn has_been_done(deed: Deed, outcome: Outcome, errno: c_int, owns: impl Fn() -> 
         }
 }
 
-fn errno() -> c_int {
+pub fn errno() -> c_int {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() }
 }
 
-fn set_errno(errno: c_int) {
+pub fn set_errno(errno: c_int) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -624,6 +624,19 @@ unsafe extern "C" fn fopen(path: Place, mode: Place) -> *mut c_void {
             open(without.as_ptr().cast())
         },
     )
+}
+
+/// Opens a file that a former life opened, as it is, and does not make it.
+///
+/// # Safety
+/// As of `open`.
+pub unsafe fn open_again(path: Place, flags: c_int) -> c_int {
+    if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+        let (deed, path) = makes("open", Path::here(path));
+        perform(deed, path, -1, || 0, || 0);
+    }
+    // SAFETY: as the caller calls it.
+    unsafe { open_here(path, flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC), 0, 0) }
 }
 
 /// Notes an unlink that the MPI library leaves out, as a former life has done it.

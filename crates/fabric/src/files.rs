@@ -33,7 +33,8 @@ use crate::deeds;
 use crate::engine::images;
 use crate::lost_reads;
 use crate::node::Node;
-use crate::read_log::{self, Former, Read};
+use crate::read_log::{self, Call, Former, OUTCOME};
+use crate::under_lock;
 use crate::undo;
 use resurgo_wire::undo::{self as undo_log, Inode};
 
@@ -100,17 +101,45 @@ unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Opti
         (about, BEGAN.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire))
     };
     let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    let made = i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec);
+    let made = birth(&about);
     let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
     (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
 }
 
-/// Whether a file holds what former lives did to it. The library's own shared memory, which comes from `shm_open`, is
-/// no such file.
-fn has_been_done_to(fd: c_int) -> bool {
-    // SAFETY: an empty path, which stands for the descriptor itself.
-    let file = unsafe { was_there(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
-    file.is_some_and(resurgo_image::is_mpi_file)
+/// Whether a former life has done this to the file. The library's own shared memory, which comes from `shm_open`, is no
+/// such file.
+fn has_been_done_to(fd: c_int, call: Call) -> bool {
+    if mpi_file(fd).is_none() {
+        return false;
+    }
+    outcome(call).map_or_else(
+        || {
+            // SAFETY: an empty path, which stands for the descriptor itself.
+            let file = unsafe { was_there(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
+            file.is_some_and(resurgo_image::is_mpi_file)
+        },
+        |outcome| outcome == Some(0),
+    )
+}
+
+/// How the call went in a former life, if one has made it: zero or an error. None: the log does not know.
+fn outcome(call: Call) -> Option<Option<c_int>> {
+    images::look_around();
+    if !read_log::is_whole(undo::last_image()) {
+        return None;
+    }
+    let mut outcome = [0; OUTCOME];
+    let is_known = read_log::is_next(call) && read_log::former(call, &mut outcome) == Former::Served(OUTCOME);
+    Some(is_known.then(|| u64::from_le_bytes(outcome) as c_int))
+}
+
+/// The call has been made: zero or an error.
+fn has_done(file: Inode, call: Call, error: c_int) {
+    if !read_log::is_whole(undo::last_image()) || read_log::is_locked() {
+        return;
+    }
+    let former = read_log::former(call, &mut [0; OUTCOME]);
+    has_found(file, former, call, &(error as u64).to_le_bytes());
 }
 
 /// The regular file behind a descriptor, and its length.
@@ -123,6 +152,22 @@ fn regular(fd: c_int) -> Option<(Inode, u64)> {
     }
 }
 
+/// When the file was made, in nanoseconds; 0: nobody knows.
+fn born(fd: c_int) -> i128 {
+    // SAFETY: an all-zero statx is valid, and the kernel fills it.
+    unsafe {
+        let mut about: libc::statx = zeroed();
+        match libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut about) {
+            0 => birth(&about),
+            _ => 0,
+        }
+    }
+}
+
+fn birth(about: &libc::statx) -> i128 {
+    i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec)
+}
+
 /// The file and its length, if the MPI library opened it.
 fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
     lost_reads::has_files()
@@ -132,16 +177,12 @@ fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
 
 /// The read and its file, if it is one that is logged. An image has all that is done with it before the guard ends, or
 /// nothing. If it came before, the process may have been woken from it.
-fn logged(fd: c_int, from: libc::off_t, length: usize) -> Option<(Inode, Read, Guard)> {
-    let is_meant = length > 0 && from >= 0 && !lost_reads::is_locked();
+fn logged(fd: c_int, from: libc::off_t, length: usize) -> Option<(Inode, Call, Guard)> {
+    let is_meant = length > 0 && from >= 0;
     let (file, _) = is_meant.then(|| mpi_file(fd))??;
     let guard = Guard::new();
     images::look_around();
-    let read = Read {
-        from: from as u64,
-        wanted: length as u64,
-    };
-    Some((file, read, guard))
+    Some((file, Call::read(from as u64, length as u64), guard))
 }
 
 /// The MPI library reads this, unless former lives have. `really` reads it, too, and says how many bytes were there.
@@ -160,31 +201,34 @@ unsafe fn read_at(
     };
     // SAFETY: as the caller says.
     let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
-    let former = read_log::former(read, Some(into));
+    let former = read_log::former(read, into);
     let got = match former {
         Former::Served(bytes) => bytes as isize,
         _ => really(),
     };
     if let Ok(bytes) = usize::try_from(got) {
         lost_reads::has_read(file, read.from, bytes as u64);
-        has_found(former, read, &into[..bytes], false);
+        has_found(file, former, read, &into[..bytes]);
     }
     got
 }
 
 /// A read has found this. Ends the life where former ones have found something else.
-fn has_found(former: Former, read: Read, bytes: &[u8], is_glance: bool) {
+fn has_found(file: Inode, former: Former, call: Call, bytes: &[u8]) {
+    let is_known = matches!(former, Former::Served(_) | Former::Digest(..));
     let differs = match former {
-        Former::Served(_) => return,
-        Former::Nothing => false,
+        Former::Again => return,
+        Former::Served(_) | Former::Nothing => false,
         Former::Digest(length, digest) => (length, digest) != (bytes.len() as u64, undo_log::digest(bytes)),
         Former::Other => images::node().is_some_and(lost_reads::are_lost),
     };
     if differs && let Some(node) = images::node() {
         lost_reads::end(node);
     }
-    if !matches!(former, Former::Digest(..)) {
-        read_log::note(read, bytes, is_glance);
+    match read_log::is_locked() {
+        true => under_lock::has_read(file, call, bytes, is_known),
+        false if is_known => {}
+        false => read_log::note(call, bytes),
     }
 }
 
@@ -199,6 +243,7 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
     {
         // SAFETY: as the caller says.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
+        under_lock::will_write(file, from as u64, from as u64 + length as u64);
         lost_reads::will_write(fd, file, from as u64, bytes, is_done);
         if !is_done {
             undo::will_write(fd, file, end, from as u64, bytes);
@@ -209,12 +254,15 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
 /// `open` has a mode only if it may make a file; then the mode comes in the same register.
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     let _guard = Guard::new();
-    // SAFETY: as the caller calls it; an all-zero stat is valid, and the kernel fills it.
+    // SAFETY: as the caller calls it.
     unsafe {
-        let replays = REPLAYS.load(Ordering::Relaxed);
-        let fd = match replays {
+        let fd = match REPLAYS.load(Ordering::Relaxed) {
             // Do not cut off a file that a former life made: others have written to it.
-            true => deeds::open_uncut(path, flags, mode),
+            true => open_as_before(path, |was_open| match was_open {
+                // Nor make it anew: it would stay.
+                true => deeds::open_again(path, flags),
+                false => deeds::open_uncut(path, flags, mode),
+            }),
             false => deeds::open(path, flags, mode),
         };
         if fd >= 0
@@ -223,49 +271,131 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
             if APART.load(Ordering::Relaxed) && flags & libc::O_ACCMODE != libc::O_RDONLY {
                 resurgo_image::note_mpi_file(file);
             }
-            lost_reads::has_opened(CStr::from_ptr(path).to_bytes(), file);
+            lost_reads::has_opened(CStr::from_ptr(path).to_bytes(), file, born(fd));
+            undo::has_opened(file);
         }
         fd
     }
 }
 
+/// What former lives could not open fails again. What they could open may have been removed since: then what they have
+/// read is in the log, and what they have written is of no use, so any file will do.
+///
+/// # Safety
+/// `path` ends with a zero.
+unsafe fn open_as_before(path: *const c_char, open: impl FnOnce(bool) -> c_int) -> c_int {
+    // SAFETY: as the caller says.
+    let call = Call::open(unsafe { CStr::from_ptr(path) }.to_bytes());
+    let before = outcome(call).flatten();
+    if let Some(error) = before.filter(|error| *error != 0) {
+        deeds::set_errno(error);
+        return -1;
+    }
+    let fd = open(before.is_some());
+    let error = if fd < 0 { deeds::errno() } else { 0 };
+    if before.is_some() && error == libc::ENOENT {
+        // SAFETY: makes a file without a name.
+        return unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
+    }
+    // Not each call is in the log.
+    if before.is_none() && (fd < 0 || regular(fd).is_some()) {
+        has_done((0, 0), call, error);
+        deeds::set_errno(error);
+    }
+    fd
+}
+
 pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
     let _guard = Guard::new();
-    if has_been_done_to(fd) {
+    let call = Call::cut(length as u64);
+    if has_been_done_to(fd, call) {
         return 0;
     }
-    if length >= 0
-        && let Some((file, end)) = mpi_file(fd)
-    {
+    let about = mpi_file(fd).filter(|_| length >= 0);
+    if let Some((file, end)) = about {
         undo::will_cut(fd, file, end, length as u64);
     }
     // SAFETY: as the caller calls it.
-    unsafe { libc::ftruncate(fd, length) }
+    let done = unsafe { libc::ftruncate(fd, length) };
+    if let Some((file, _)) = about.filter(|_| done == 0) {
+        has_written(file, call);
+    }
+    done
+}
+
+/// The file has been changed.
+fn has_written(file: Inode, call: Call) {
+    match read_log::is_locked() {
+        true => under_lock::has_written(file, call),
+        false => has_done(file, call, 0),
+    }
 }
 
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     let _guard = Guard::new();
     // SAFETY: as the caller calls it.
     unsafe {
-        if !path.is_null() && was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW).is_some() {
-            deeds::has_been_removed(path);
-            return 0;
+        if path.is_null() || !REPLAYS.load(Ordering::Relaxed) {
+            return deeds::unlink(path);
         }
-        deeds::unlink(path)
+        let call = Call::unlink(CStr::from_ptr(path).to_bytes());
+        let was_there = || was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW);
+        match outcome(call) {
+            None => match was_there() {
+                Some(_) => {
+                    deeds::has_been_removed(path);
+                    0
+                }
+                None => deeds::unlink(path),
+            },
+            Some(Some(0)) => {
+                deeds::has_been_removed(path);
+                0
+            }
+            Some(Some(error)) => {
+                deeds::set_errno(error);
+                -1
+            }
+            Some(None) => {
+                let done = deeds::unlink(path);
+                let error = if done < 0 { deeds::errno() } else { 0 };
+                has_done((0, 0), call, error);
+                deeds::set_errno(error);
+                done
+            }
+        }
     }
 }
 
 pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, offset: libc::off_t) -> isize {
     let _guard = Guard::new();
-    let is_done = has_been_done_to(fd);
     // SAFETY: as the caller calls it.
-    unsafe {
-        will_write(fd, bytes, length, offset, is_done);
-        match is_done {
-            true => length as isize,
-            false => libc::pwrite(fd, bytes, length, offset),
-        }
+    unsafe { write_at(fd, bytes, length, offset, || libc::pwrite(fd, bytes, length, offset)) }
+}
+
+/// The MPI library writes this, unless a former life has.
+///
+/// # Safety
+/// There are so many bytes.
+unsafe fn write_at(
+    fd: c_int,
+    bytes: *const c_void,
+    length: usize,
+    from: libc::off_t,
+    really: impl FnOnce() -> isize,
+) -> isize {
+    let call = Call::write(from as u64, length as u64);
+    let is_done = has_been_done_to(fd, call);
+    // SAFETY: as the caller says.
+    unsafe { will_write(fd, bytes, length, from, is_done) };
+    if is_done {
+        return length as isize;
     }
+    let written = really();
+    if let Some((file, _)) = mpi_file(fd).filter(|_| written == length as isize) {
+        has_written(file, call);
+    }
+    written
 }
 
 pub unsafe extern "C" fn pread(fd: c_int, bytes: *mut c_void, length: usize, offset: libc::off_t) -> isize {
@@ -298,11 +428,11 @@ pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> i
 pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
     let mut end = [0; 8];
     let is_end = whence == libc::SEEK_END;
-    let Some((.., _guard)) = is_end.then(|| logged(fd, 0, end.len())).flatten() else {
+    let Some((file, _, _guard)) = is_end.then(|| logged(fd, 0, end.len())).flatten() else {
         // SAFETY: as the caller calls it.
         return unsafe { libc::lseek(fd, offset, whence) };
     };
-    let former = read_log::former(Read::END, Some(&mut end));
+    let former = read_log::former(Call::END, &mut end);
     if let Former::Served(_) = former {
         // SAFETY: moves the offset as the caller wants it.
         return unsafe { libc::lseek(fd, libc::off_t::from_le_bytes(end) + offset, libc::SEEK_SET) };
@@ -310,7 +440,7 @@ pub unsafe extern "C" fn lseek(fd: c_int, offset: libc::off_t, whence: c_int) ->
     // SAFETY: as the caller calls it.
     let found = unsafe { libc::lseek(fd, offset, whence) };
     if found >= offset {
-        has_found(former, Read::END, &(found - offset).to_le_bytes(), false);
+        has_found(file, former, Call::END, &(found - offset).to_le_bytes());
     }
     found
 }
@@ -328,10 +458,13 @@ pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int
         let done = libc::fcntl(fd, what, argument);
         if done == 0 {
             let kind = c_int::from((*(argument as *const libc::flock)).l_type);
-            lost_reads::has_locked(kind == libc::F_WRLCK);
+            read_log::has_locked(kind == libc::F_WRLCK);
             let held = || WHILE_LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
             let is_over = match kind {
-                libc::F_UNLCK => held().take(),
+                libc::F_UNLCK => {
+                    under_lock::is_over();
+                    held().take()
+                }
                 _ => {
                     held().get_or_insert(guard);
                     None
@@ -343,25 +476,26 @@ pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int
     }
 }
 
-/// Nonblocking reads and writes of files. What such a read will find is read twice.
+/// Nonblocking reads. Where ranks repeat alone what they did, they are made before this returns, as other reads are.
 pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
+    let _guard = Guard::new();
     // SAFETY: as the caller calls it.
     let about = unsafe { &*request };
-    let (fd, from, length) = (about.aio_fildes, about.aio_offset, about.aio_nbytes);
-    if let Some((file, read, _guard)) = logged(fd, from, length) {
-        let mut bytes = vec![0; length];
-        // SAFETY: there is so much room.
-        let got = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), length, from) };
-        lost_reads::has_read(file, read.from, read.wanted);
-        has_found(
-            read_log::former(read, None),
-            read,
-            &bytes[..usize::try_from(got).unwrap_or(0)],
-            true,
-        );
+    let (fd, into, length, from) = (about.aio_fildes, about.aio_buf, about.aio_nbytes, about.aio_offset);
+    let file = mpi_file(fd);
+    if !REPLAYS.load(Ordering::Relaxed) || file.is_none() {
+        if let Some((file, _)) = file.filter(|_| from >= 0) {
+            lost_reads::has_read(file, from as u64, length as u64);
+        }
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::aio_read(request) };
     }
     // SAFETY: as the caller calls it.
-    unsafe { libc::aio_read(request) }
+    match unsafe { pread(fd, into, length, from) } {
+        ..0 => -1,
+        // SAFETY: as the caller calls it.
+        got => unsafe { ends_with(request, got as usize) },
+    }
 }
 
 /// Where ranks repeat alone what they did, the bytes are written before this returns: a write that is under way when an
@@ -369,7 +503,7 @@ pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
 pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
     let _guard = Guard::new();
     // SAFETY: as the caller calls it.
-    let about = unsafe { &mut *request };
+    let about = unsafe { &*request };
     let (fd, bytes, length, from) = (about.aio_fildes, about.aio_buf, about.aio_nbytes, about.aio_offset);
     if !REPLAYS.load(Ordering::Relaxed) || mpi_file(fd).is_none() {
         // SAFETY: as the caller calls it.
@@ -386,10 +520,22 @@ pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
             _ => return -1,
         }
     }
+    // SAFETY: as the caller calls it.
+    unsafe { ends_with(request, length) }
+}
+
+/// What the request is for has been done with so many bytes: writes them to where nobody reads them. The library asks for
+/// the outcome by way of the request, not of the descriptor.
+///
+/// # Safety
+/// The request is one that may be made.
+unsafe fn ends_with(request: *mut libc::aiocb, bytes: usize) -> c_int {
     let Some(nowhere) = nowhere() else { return -1 };
-    about.aio_fildes = nowhere;
-    // SAFETY: as the caller calls it. The library asks for the outcome by way of the request, not of the descriptor.
-    unsafe { libc::aio_write(request) }
+    // SAFETY: as the caller says.
+    unsafe {
+        ((*request).aio_fildes, (*request).aio_nbytes) = (nowhere, bytes);
+        libc::aio_write(request)
+    }
 }
 
 /// A descriptor that takes any number of bytes.
@@ -410,14 +556,18 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -
         return unsafe { libc::write(fd, bytes, length) };
     }
     let _guard = Guard::new();
-    // SAFETY: moves an offset of the caller's, or as the caller calls it.
+    // SAFETY: as the caller calls it; asks for an offset, and moves it as a write does.
     unsafe {
-        let is_done = has_been_done_to(fd);
-        will_write(fd, bytes, length, libc::lseek(fd, 0, libc::SEEK_CUR), is_done);
-        if is_done && libc::lseek(fd, length as libc::off_t, libc::SEEK_CUR) >= 0 {
-            return length as isize;
+        let from = libc::lseek(fd, 0, libc::SEEK_CUR);
+        let mut is_written = false;
+        let written = write_at(fd, bytes, length, from, || {
+            is_written = true;
+            libc::write(fd, bytes, length)
+        });
+        if !is_written {
+            libc::lseek(fd, written as libc::off_t, libc::SEEK_CUR);
         }
-        libc::write(fd, bytes, length)
+        written
     }
 }
 

@@ -32,6 +32,7 @@ mod rma;
 mod socket;
 mod survivors;
 mod trace;
+mod under_lock;
 mod undo;
 
 use ofi::{Call, FiProvider};

@@ -5,8 +5,8 @@
 //! with other bytes, a word in the node memory says which images count no more. A life that would begin from one of them
 //! ends the job with the reason.
 //!
-//! - ROMIO reads whole blocks, changes a part and writes them back: that is no such case. It does so under a lock, or, when
-//!   all ranks write together, with messages in between. So a program that itself reads a place, exchanges messages, and
+//! - ROMIO reads whole blocks, changes a part and writes them back: that is no such case. It does so under a lock (see
+//!   [`crate::under_lock`]), or, when all ranks write together, with messages in between. So a program that itself reads a place, exchanges messages, and
 //!   writes back the same place before any other is not noticed.
 //! - ROMIO keeps shared file pointers in files. Each write there loses the place before it.
 //! - What one rank reads and another one overwrites is not noticed.
@@ -34,8 +34,6 @@ const MOST_FILES: usize = 256;
 
 /// 1 + the last image that counts no more, in the node memory.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// The MPI library holds a lock.
-static LOCKED: AtomicBool = AtomicBool::new(false);
 /// What the rank has received, in the node memory.
 static DELIVERIES: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// The MPI library has opened a file.
@@ -48,6 +46,7 @@ static SEEN: Mutex<Seen> = Mutex::new(Seen {
 
 struct File {
     inode: Inode,
+    born: i128,
     holds_pointer: bool,
 }
 
@@ -134,16 +133,24 @@ pub fn watch(node: &Node) {
     LOST.store(std::ptr::from_ref(lost).cast_mut(), Ordering::Release);
 }
 
-/// The MPI library has opened the file with this name.
-pub fn has_opened(name: &[u8], inode: Inode) {
+/// The MPI library has opened the file with this name, which was made at that time.
+pub fn has_opened(name: &[u8], inode: Inode, born: i128) {
     let _guard = Guard::new();
     let mut seen = seen();
+    let holds_pointer = undo::holds_pointer(name);
+    if seen.file(inode).is_some_and(|file| file.born != born) {
+        // A former file had this number.
+        seen.files.retain(|file| file.inode != inode);
+        seen.places.retain(|place| place.file != inode);
+        seen.last.take_if(|place| place.file == inode);
+    }
     if seen.file(inode).is_none() {
         let more = seen.files.len().saturating_sub(MOST_FILES - 1);
         seen.files.drain(..more);
         seen.files.push(File {
             inode,
-            holds_pointer: undo::holds_pointer(name),
+            born,
+            holds_pointer,
         });
     }
     HAS_FILES.store(true, Ordering::Relaxed);
@@ -160,14 +167,10 @@ pub fn is_known(file: Inode) -> bool {
     seen().file(file).is_some()
 }
 
-/// The MPI library holds a lock, under which it writes back what it reads.
-pub fn is_locked() -> bool {
-    LOCKED.load(Ordering::Relaxed)
-}
-
-/// The MPI library has locked a part of a file to write to it, or has given up a lock.
-pub fn has_locked(to_write: bool) {
-    LOCKED.store(to_write, Ordering::Relaxed);
+/// Whether ROMIO keeps a shared pointer in the file.
+pub fn holds_pointer(file: Inode) -> bool {
+    let _guard = Guard::new();
+    seen().file(file).is_some_and(|file| file.holds_pointer)
 }
 
 fn deliveries() -> u64 {
@@ -177,7 +180,7 @@ fn deliveries() -> u64 {
 
 /// The MPI library has read this.
 pub fn has_read(file: Inode, from: u64, bytes: u64) {
-    if is_locked() {
+    if read_log::is_locked() {
         return;
     }
     let _guard = Guard::new();
@@ -198,8 +201,10 @@ pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
     let image = match seen.file(file).is_some_and(|file| file.holds_pointer) {
+        true if is_done => None,
         true => {
-            read_log::give_up();
+            // Until the lock is given up, and the log has what was read.
+            read_log::stop();
             Some(now)
         }
         false => read.filter(|_| !has(fd, from, bytes)),

@@ -1,13 +1,16 @@
-//! What the MPI library has read from files, as input of the program: a life that repeats alone what former ones did gets
-//! it from the log, in order. By then this rank or others may have overwritten it.
+//! What the MPI library has read from files, and has done to them. A life that repeats alone what former ones did gets the
+//! same from the log, in order, and leaves out what has been done: by then this rank or others may have overwritten or
+//! removed it.
 //!
 //! - A life is served as long as there is more in the log: also behind the last message that former lives sent or received.
 //! - ROMIO reads whole blocks under a lock, changes a part and writes them back. Others change the rest, so these reads are
-//!   done again. When all ranks write together ROMIO needs no lock: nobody goes on before the block is written.
+//!   done again: see [`crate::under_lock`]. When all ranks write together ROMIO needs no lock: nobody goes on before the
+//!   block is written.
 //! - Of what does not fit, the log has a digest. Where a repeated read has another one, the life ends.
-//! - A file that keeps a shared pointer is read under a lock, too. The log counts as not whole from then on.
+//! - While a shared pointer has been written, and the log does not say yet what was read, it counts as not whole: a life
+//!   that begins then cannot know which pointer it had.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_image::Guard;
@@ -23,6 +26,12 @@ const CONTENTS: usize = HALF / 2;
 static LOG: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// How much of the log this life has read, or written itself.
 static DONE: Mutex<usize> = Mutex::new(0);
+/// Since when the log was whole, while it has [`stop`]ped.
+static SINCE: Mutex<Option<u64>> = Mutex::new(None);
+/// The MPI library holds a lock.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+/// In place of a length, of a read that a later life does again.
+const AGAIN: u64 = u64::MAX;
 
 fn done() -> MutexGuard<'static, usize> {
     DONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,19 +41,59 @@ fn open() -> Option<Log> {
     Log::open(LOG.load(Ordering::Acquire))
 }
 
-/// A read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Read {
+enum Kind {
+    Read,
+    End,
+    Open,
+    Unlink,
+    Write,
+    Cut,
+}
+
+/// A call of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    kind: Kind,
     pub from: u64,
     pub wanted: u64,
 }
 
-impl Read {
-    /// Of the place of the end, eight bytes.
-    pub const END: Read = Read {
-        from: u64::MAX,
-        wanted: 8,
-    };
+/// What the log has of calls that find no bytes: zero, or an error.
+pub const OUTCOME: usize = 8;
+
+impl Call {
+    /// It asks where the file ends; eight bytes.
+    pub const END: Call = Call::new(Kind::End, 0, 8);
+
+    const fn new(kind: Kind, from: u64, wanted: u64) -> Call {
+        Call { kind, from, wanted }
+    }
+
+    pub const fn read(from: u64, wanted: u64) -> Call {
+        Call::new(Kind::Read, from, wanted)
+    }
+
+    pub const fn write(from: u64, length: u64) -> Call {
+        Call::new(Kind::Write, from, length)
+    }
+
+    /// It gives a file this length.
+    pub const fn cut(length: u64) -> Call {
+        Call::new(Kind::Cut, length, 0)
+    }
+
+    pub fn open(name: &[u8]) -> Call {
+        Call::new(Kind::Open, 0, undo::digest(name))
+    }
+
+    pub fn unlink(name: &[u8]) -> Call {
+        Call::new(Kind::Unlink, 0, undo::digest(name))
+    }
+
+    fn is(&self, record: &Record, from: u64, wanted: u64) -> bool {
+        record.file == (self.kind as u64, 0) && (self.from, self.wanted) == (from, wanted)
+    }
 }
 
 /// What former lives have found.
@@ -56,8 +105,20 @@ pub enum Former {
     Served(usize),
     /// Bytes of this number and with this digest.
     Digest(u64, u64),
+    /// What a life has to read again.
+    Again,
     /// Something else: the life has taken another course.
     Other,
+}
+
+/// The MPI library holds a lock, under which it writes back what it reads.
+pub fn is_locked() -> bool {
+    LOCKED.load(Ordering::Relaxed)
+}
+
+/// The MPI library has locked a part of a file to write to it, or has given up a lock.
+pub fn has_locked(to_write: bool) {
+    LOCKED.store(to_write, Ordering::Relaxed);
 }
 
 /// From here on keeps what is read, if the rank has a log.
@@ -69,6 +130,10 @@ pub fn watch(node: &Node) {
 pub fn begin() {
     let Some(log) = open() else { return };
     let image = last_image();
+    let since = log.word(undo::SINCE);
+    if since.load(Ordering::Acquire) == undo::ELSEWHERE {
+        since.store(image + 1, Ordering::Release);
+    }
     let is_before = |record: &Record| record.image < image;
     let before = undo::records(log.records()).take_while(|(_, record)| is_before(record));
     *done() = before.map(|(whole, _)| whole.len()).sum();
@@ -92,37 +157,56 @@ pub fn note_image(number: u64) {
     *done = open().map_or(0, |log| log.used) - left;
 }
 
-/// Nothing that was read since the last image is in the log.
-pub fn give_up() {
+/// Until [`note_all`] the log is not whole for any image of this process.
+pub fn stop() {
     let _guard = Guard::new();
-    let (mut done, Some(mut log)) = (done(), open()) else {
-        return;
-    };
-    log.give_up(last_image());
-    *done = 0;
+    let Some(log) = open() else { return };
+    let since = log.word(undo::SINCE).fetch_max(last_image() + 1, Ordering::AcqRel);
+    SINCE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get_or_insert(since);
 }
 
-/// Looks for what former lives have found there. `into` has room for what is wanted; none: it is compared only.
-pub fn former(read: Read, into: Option<&mut [u8]>) -> Former {
+/// The next record, and how far it reaches. How many reads of a block are needed to write it back depends on the length
+/// that the file has now, so some may be left out.
+fn next_for(call: Call, records: &[u8]) -> Option<(usize, Record<'_>)> {
+    let mut length = 0;
+    undo::records(records).find_map(|(whole, record)| {
+        length += whole.len();
+        let is_other = matches!(record.what, What::Glanced(from, wanted, AGAIN, _) if !call.is(&record, from, wanted));
+        (!is_other).then_some((length, record))
+    })
+}
+
+/// Whether the log has this call next, and what was found.
+pub fn is_next(call: Call) -> bool {
+    let _guard = Guard::new();
+    let (done, Some(log)) = (done(), open()) else {
+        return false;
+    };
+    let next = next_for(call, &log.records()[*done..]);
+    next.is_some_and(|(_, record)| matches!(record.what, What::Read(from, wanted, _) if call.is(&record, from, wanted)))
+}
+
+/// Looks for what former lives have found there. `into` has room for what is wanted.
+pub fn former(call: Call, into: &mut [u8]) -> Former {
     let _guard = Guard::new();
     let (mut done, Some(mut log)) = (done(), open()) else {
         return Former::Nothing;
     };
-    let Some((whole, record)) = undo::records(&log.records()[*done..]).next() else {
+    let Some((length, record)) = next_for(call, &log.records()[*done..]) else {
         return Former::Nothing;
     };
-    let behind = *done + whole.len();
+    let behind = *done + length;
     let found = match record.what {
-        What::Read(from, wanted, bytes) if (Read { from, wanted }) == read => match into {
-            Some(into) => {
-                into[..bytes.len()].copy_from_slice(bytes);
-                Former::Served(bytes.len())
-            }
-            None => Former::Digest(bytes.len() as u64, undo::digest(bytes)),
-        },
-        What::Glanced(from, wanted, length, digest) if (Read { from, wanted }) == read => {
-            Former::Digest(length, digest)
+        What::Read(from, wanted, bytes) if call.is(&record, from, wanted) => {
+            into[..bytes.len()].copy_from_slice(bytes);
+            Former::Served(bytes.len())
         }
+        What::Glanced(from, wanted, AGAIN, _) if call.is(&record, from, wanted) => Former::Again,
+        What::Glanced(from, wanted, length, digest) if call.is(&record, from, wanted) => Former::Digest(length, digest),
+        _ if is_locked() && call.kind == Kind::Read => return Former::Again,
         _ => Former::Other,
     };
     match found {
@@ -135,38 +219,88 @@ pub fn former(read: Read, into: Option<&mut [u8]>) -> Former {
     found
 }
 
-/// The read has found this. `is_glance`: only its digest is kept.
-pub fn note(read: Read, bytes: &[u8], is_glance: bool) {
+/// The call has found this.
+pub fn note(call: Call, bytes: &[u8]) {
+    let _guard = Guard::new();
+    let (mut done, Some(mut log)) = (done(), open()) else {
+        return;
+    };
+    if log.word(undo::SINCE).load(Ordering::Relaxed) > last_image() {
+        return;
+    }
+    match put(&mut log, call, bytes) {
+        true => log.publish(),
+        false => log.give_up(last_image()),
+    }
+    *done = log.used;
+}
+
+/// What was read under a lock, and which of it a later life reads again. It has all of it, or nothing.
+pub fn note_all<'a>(reads: impl Iterator<Item = (Call, &'a [u8], bool)>) {
     let _guard = Guard::new();
     let (mut done, Some(mut log), image) = (done(), open(), last_image()) else {
         return;
     };
-    if log.word(undo::SINCE).load(Ordering::Relaxed) > image {
+    let stopped = SINCE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let word = log.word(undo::SINCE).load(Ordering::Relaxed);
+    let since = stopped.unwrap_or(word);
+    if since > image {
         return;
     }
+    let (mut fits, before) = (true, log.used);
+    for (call, bytes, is_again) in reads {
+        fits &= match is_again {
+            true => put_again(&mut log, call),
+            false => put(&mut log, call, bytes),
+        };
+    }
+    match fits {
+        true => {
+            log.publish();
+            log.word(undo::SINCE).store(since, Ordering::Release);
+        }
+        false => log.give_up(image),
+    }
+    if log.used != before {
+        *done = log.used;
+    }
+}
+
+/// Puts a record there that does not count yet. False: it does not fit.
+fn put(log: &mut Log, call: Call, bytes: &[u8]) -> bool {
     let length = bytes.len() as u64;
-    let fits = log.used + RECORD + 8 + padded(bytes.len()) <= CONTENTS;
-    let (what, behind) = match fits && !is_glance {
-        true => (What::Read(read.from, read.wanted, bytes), bytes),
+    let fits = bytes.len() <= OUTCOME || log.used + RECORD + 8 + padded(bytes.len()) <= CONTENTS;
+    match fits {
+        true => put_record(log, call, What::Read(call.from, call.wanted, bytes), length, bytes),
         false => {
             let digest = undo::digest(bytes);
-            let what = What::Glanced(read.from, read.wanted, length, digest);
-            (what, &digest.to_le_bytes()[..])
+            let what = What::Glanced(call.from, call.wanted, length, digest);
+            put_record(log, call, what, length, &digest.to_le_bytes())
         }
-    };
+    }
+}
+
+fn put_again(log: &mut Log, call: Call) -> bool {
+    put_record(
+        log,
+        call,
+        What::Glanced(call.from, call.wanted, AGAIN, 0),
+        AGAIN,
+        &[0; 8],
+    )
+}
+
+fn put_record(log: &mut Log, call: Call, what: What, length: u64, behind: &[u8]) -> bool {
     let record = Record {
-        file: (0, 0),
-        image,
+        file: (call.kind as u64, 0),
+        image: last_image(),
         time: 0,
         what,
     };
     let at = log.used;
-    match log.put(&[0; RECORD]) && log.put(&length.to_le_bytes()) && log.put(behind) {
-        true => {
-            log.close(at, &record);
-            log.publish();
-        }
-        false => log.give_up(image),
+    let fits = log.put(&[0; RECORD]) && log.put(&length.to_le_bytes()) && log.put(behind);
+    if fits {
+        log.close(at, &record);
     }
-    *done = log.used;
+    fits
 }

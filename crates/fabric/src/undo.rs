@@ -182,6 +182,12 @@ pub fn note_image(number: u64) {
     }
 }
 
+/// The MPI library has opened a file: a former one may have had its number, and another path.
+pub fn has_opened(file: Inode) {
+    let _guard = Guard::new();
+    named().retain(|named| *named != file);
+}
+
 /// The MPI library is about to write this to a file that has `end` bytes.
 pub fn will_write(fd: RawFd, file: Inode, end: u64, from: u64, bytes: &[u8]) {
     keep(fd, file, end, (from, from + bytes.len() as u64), Some(bytes));
@@ -206,7 +212,7 @@ fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>)
         file,
         image,
         time: monotonic_ns(),
-        what: What::Changed(b""),
+        what: What::Changed(place.0, place.1.min(end), b""),
     };
     match note(&mut named, &mut log, &record, fd, end, place, new) {
         Some(()) => log.publish(),
@@ -247,8 +253,8 @@ fn note(
     };
     if end > length {
         let at = log.used;
-        log.put(&[0; RECORD]).then_some(())?;
-        let what = What::Longer(from, end);
+        (log.put(&[0; RECORD]) && log.put(&length.to_le_bytes())).then_some(())?;
+        let what = What::Longer(from, end, length);
         log.close(at, &Record { what, ..record.clone() });
     }
     Some(())

@@ -31,7 +31,7 @@ pub use pages::Pages;
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 29;
+pub const VERSION: u32 = 30;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;

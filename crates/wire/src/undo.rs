@@ -11,8 +11,8 @@
 //!
 //! ```text
 //! FILE     path, padded to words             (0, bytes of the path)
-//! BYTES    runs: offset, length, old bytes padded to words
-//! LONGER   nothing: the file ended before    (from, to), which the rank has added
+//! BYTES    runs: offset, length, old bytes padded to words   (from, to) of the write
+//! LONGER   where the file ended              (from, to), which the rank has added
 //! READ     length, bytes padded to words     (offset, bytes asked for)
 //! GLANCED  length, digest                    the same
 //! ```
@@ -31,6 +31,9 @@ pub const BYTES: usize = HEAD + 2 * HALF;
 pub const STATE: usize = 0;
 /// `u64`: the log is whole for returns to this image of the rank, and to later ones; 0: to the beginning.
 pub const SINCE: usize = 8;
+
+/// In place of [`SINCE`]: the log is not whole for the next life's image, whichever that is.
+pub const ELSEWHERE: u64 = u64::MAX;
 
 /// Bytes of a record before what depends on its kind.
 pub const RECORD: usize = 64;
@@ -93,10 +96,10 @@ pub struct Record<'a> {
 pub enum What<'a> {
     /// The file has this path.
     Path(&'a [u8]),
-    /// These places had these bytes: see [`runs`].
-    Changed(&'a [u8]),
-    /// The file ended at the first offset or before; the rank has written up to the second.
-    Longer(u64, u64),
+    /// From the first offset to the second has been written. These places had these bytes: see [`runs`].
+    Changed(u64, u64, &'a [u8]),
+    /// The rank has written from the first offset to the second; the file ended at the third, which may be before.
+    Longer(u64, u64, u64),
     /// There, so many bytes were asked for, and these were found.
     Read(u64, u64, &'a [u8]),
     /// The same of more bytes: their number, and their [`digest`].
@@ -131,8 +134,8 @@ impl Record<'_> {
     pub fn head(&self, behind: usize) -> [u8; RECORD] {
         let (kind, more) = match self.what {
             What::Path(path) => (FILE, (0, path.len() as u64)),
-            What::Changed(_) => (CHANGED, (0, 0)),
-            What::Longer(from, to) => (LONGER, (from, to)),
+            What::Changed(from, to, _) => (CHANGED, (from, to)),
+            What::Longer(from, to, _) => (LONGER, (from, to)),
             What::Read(from, wanted, _) => (READ, (from, wanted)),
             What::Glanced(from, wanted, ..) => (GLANCED, (from, wanted)),
         };
@@ -161,8 +164,8 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], Record<'_>)> {
         let at = |number: usize| word(whole, number * 8);
         let what = match at(1)? {
             FILE => What::Path(behind.get(..at(7)? as usize)?),
-            CHANGED => What::Changed(behind),
-            LONGER => What::Longer(at(6)?, at(7)?),
+            CHANGED => What::Changed(at(6)?, at(7)?, behind),
+            LONGER => What::Longer(at(6)?, at(7)?, word(behind, 0)?),
             READ => What::Read(at(6)?, at(7)?, behind.get(8..)?.get(..word(behind, 0)? as usize)?),
             GLANCED => What::Glanced(at(6)?, at(7)?, word(behind, 0)?, word(behind, 8)?),
             _ => return None,
@@ -208,8 +211,8 @@ mod tests {
         }
         let all = [
             (of(What::Path(b"/tmp/x")), b"/tmp/x\0\0".to_vec()),
-            (of(What::Changed(&changed)), changed.clone()),
-            (of(What::Longer(7, 9)), Vec::new()),
+            (of(What::Changed(100, 216, &changed)), changed.clone()),
+            (of(What::Longer(7, 9, 6)), b"\x06\0\0\0\0\0\0\0".to_vec()),
             (
                 of(What::Read(7, 9, b"read")),
                 b"\x04\0\0\0\0\0\0\0read\0\0\0\0".to_vec(),
@@ -226,7 +229,9 @@ mod tests {
         }
         let read: Vec<Record> = records(&bytes).map(|(_, record)| record).collect();
         assert_eq!(read, all.map(|(record, _)| record));
-        let What::Changed(places) = read[1].what else { panic!() };
+        let What::Changed(100, 216, places) = read[1].what else {
+            panic!()
+        };
         assert_eq!(
             runs(places).collect::<Vec<_>>(),
             [(100, &b"old"[..]), (200, b"more than a word")]

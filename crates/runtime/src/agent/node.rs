@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::time::{ClockId, clock_gettime};
 use resurgo_wire::control::{Job, LifeStatistics};
 use resurgo_wire::counters::{Costs, Sizes};
 use resurgo_wire::node_memory::{
@@ -194,7 +195,8 @@ impl NodeMemory {
         self.set_control(rank, control::OUTPUT_BEHIND, u64::from(output_behind))?;
         self.set_control(rank, control::TOGETHER, u64::from(together))?;
         self.set_control(rank, control::IN_VAIN, 0)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // The clock that says when files are made.
+        let now = Duration::from(clock_gettime(ClockId::CLOCK_REALTIME_COARSE)?);
         self.set_control(rank, control::BEGAN_NS, now.as_nanos() as u64)?;
         let own = control::ALL.iter().filter(|field| field.is_cleared_before_a_life());
         for place in own.map(|field| field.to_clear()) {

@@ -71,6 +71,16 @@ impl NodeMemory {
         Ok(bytes)
     }
 
+    /// The rank comes from another node, which has what it has read and done since its image.
+    pub(super) fn reads_are_elsewhere(&self, rank: usize) -> io::Result<()> {
+        if !self.layout.rereads {
+            return Ok(());
+        }
+        let at = self.layout.arena(rank) + self.layout.reads();
+        self.write_u64(at + undo::STATE, 0)?;
+        self.write_u64(at + undo::SINCE, undo::ELSEWHERE)
+    }
+
     /// The rank begins anew behind its image `number`: what it has read since need not come again.
     pub(super) fn forget_reads(&self, rank: usize, number: u64) -> io::Result<()> {
         if !self.layout.rereads {
@@ -90,7 +100,6 @@ impl NodeMemory {
 /// What the logs say of one file.
 #[derive(Default)]
 struct Story<'a> {
-    path: Option<&'a Path>,
     /// In the order in which it happened.
     records: Vec<Record<'a>>,
 }
@@ -98,38 +107,56 @@ struct Story<'a> {
 /// Writes back what has been overwritten since image `number`. False: some of it is not possible, or others have
 /// overwritten it in turn.
 fn write_back(logs: &[Vec<u8>], number: u64, are_all: bool) -> bool {
-    let mut files: BTreeMap<Inode, Story> = BTreeMap::new();
-    for (_, record) in logs.iter().flat_map(|log| undo::records(log)) {
-        let story = files.entry(record.file).or_default();
-        match record.what {
-            What::Path(path) => story.path = Some(Path::new(std::ffi::OsStr::from_bytes(path))),
-            _ if record.image >= number => story.records.push(record),
-            _ => {}
+    let mut files: BTreeMap<(Inode, &[u8]), Story> = BTreeMap::new();
+    for log in logs {
+        // A later file may have the number of a former one.
+        let mut paths: BTreeMap<Inode, &[u8]> = BTreeMap::new();
+        for (_, record) in undo::records(log) {
+            match record.what {
+                What::Path(path) => _ = paths.insert(record.file, path),
+                _ if record.image >= number => {
+                    let path = paths.get(&record.file).copied().unwrap_or_default();
+                    files.entry((record.file, path)).or_default().records.push(record);
+                }
+                _ => {}
+            }
         }
     }
     let mut all = true;
-    for (inode, mut story) in files {
+    for ((inode, path), mut story) in files {
         story.records.sort_by_key(|record| record.time);
-        all &= story.records.is_empty() || story.write_back(inode).is_ok() && (are_all || !story.holds_pointer());
+        let is_done = story
+            .write_back(Path::new(std::ffi::OsStr::from_bytes(path)), inode)
+            .is_ok();
+        all &= is_done && (are_all || !undo::holds_pointer(path));
     }
     all
 }
 
 impl Story<'_> {
-    fn holds_pointer(&self) -> bool {
-        self.path
-            .is_some_and(|path| undo::holds_pointer(path.as_os_str().as_bytes()))
+    /// The file was empty, or not there.
+    fn is_new(&self) -> bool {
+        self.records
+            .first()
+            .is_some_and(|record| matches!(record.what, What::Longer(.., 0)))
     }
 
-    fn write_back(&self, inode: Inode) -> io::Result<()> {
-        let path = self.path.ok_or(io::ErrorKind::NotFound)?;
-        let file = OpenOptions::new().write(true).open(path)?;
-        let about = file.metadata()?;
-        if (about.dev(), about.ino()) != inode || !about.is_file() {
-            return Err(io::Error::other("another file has this name now"));
-        }
+    fn write_back(&self, path: &Path, inode: Inode) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path);
+        let is_it = |file: &File| {
+            let about = file.metadata()?;
+            io::Result::Ok((about.dev(), about.ino()) == inode && about.is_file())
+        };
+        let file = match file {
+            Ok(file) if is_it(&file)? => file,
+            // It has been removed since.
+            Ok(_) if self.is_new() => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_new() => return Ok(()),
+            Ok(_) => return Err(io::Error::other("another file has this name now")),
+            Err(error) => return Err(error),
+        };
         for record in self.records.iter().rev() {
-            if let What::Changed(places) = record.what {
+            if let What::Changed(.., places) = record.what {
                 undo::runs(places).try_for_each(|(at, old)| file.write_all_at(old, at))?;
             }
         }
@@ -139,16 +166,24 @@ impl Story<'_> {
     /// Cuts off what was added. Some of it may have been added by ranks that do not undo it: their image is later.
     fn cut(&self, file: &File) -> io::Result<()> {
         let mut added: Vec<(u64, u64)> = Vec::new();
+        // Between the file's end and what was written behind it. What is written there later is added, too.
+        let mut holes: Vec<(u64, u64)> = Vec::new();
         // The file had at least so many bytes.
         let mut least = 0;
         for record in &self.records {
             match record.what {
-                What::Changed(places) => {
+                What::Changed(from, to, places) => {
+                    for (start, end) in &holes {
+                        add(&mut added, from.max(*start), to.min(*end));
+                    }
                     let ends = undo::runs(places).map(|(at, old)| at + old.len() as u64);
                     let is_old = |end: &u64| !added.iter().any(|(from, to)| from < end && end <= to);
                     least = least.max(ends.filter(is_old).max().unwrap_or(0));
                 }
-                What::Longer(from, to) => add(&mut added, from.max(least), to),
+                What::Longer(from, to, before) => {
+                    add(&mut added, from.max(least), to);
+                    add(&mut holes, before.max(least), from);
+                }
                 What::Path(_) | What::Read(..) | What::Glanced(..) => {}
             }
         }
@@ -219,11 +254,13 @@ mod tests {
             self.file.read_exact_at(&mut old, at).unwrap();
             if !old.is_empty() {
                 let run = [&at.to_le_bytes(), &(old.len() as u64).to_le_bytes(), &old[..]].concat();
-                self.note(image, time, What::Changed(b""), &run);
+                let what = What::Changed(at, at + old.len() as u64, b"");
+                self.note(image, time, what, &run);
             }
             let end = at + bytes.len() as u64;
             if end > length {
-                self.note(image, time, What::Longer(at.max(length), end), b"");
+                let what = What::Longer(at.max(length), end, length);
+                self.note(image, time, what, &length.to_le_bytes());
             }
             self.file.write_all_at(bytes, at).unwrap();
         }
@@ -276,11 +313,43 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_that_was_removed_again_needs_nothing() {
+        let (_directory, path, file) = file("removed", b"");
+        let mut one = Writer::new(&file, &path);
+        one.write(1, 1, 0, b"abcd");
+        std::fs::remove_file(&path).unwrap();
+        assert!(write_back(&[one.log.clone()], 1, true));
+        std::fs::write(&path, b"other").unwrap();
+        assert!(write_back(&[one.log], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"other");
+    }
+
+    #[test]
+    fn a_hole_that_others_have_filled_is_cut_off_unless_they_keep_it() {
+        let (_directory, path, file) = file("hole", b"0123");
+        let (mut one, mut two) = (Writer::new(&file, &path), Writer::new(&file, &path));
+        one.write(1, 1, 12, b"last");
+        two.write(1, 2, 8, b"2\0\0\0");
+        two.write(1, 3, 4, b"1\0\0\0");
+        assert!(write_back(&[one.log.clone(), two.log.clone()], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123");
+        one.write(2, 4, 12, b"last");
+        two.write(1, 5, 8, b"2\0\0\0");
+        one.write(2, 6, 4, b"1\0\0\0");
+        assert!(write_back(&[one.log, two.log], 2, true));
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            b"0123\0\0\0\x002\0\0\0",
+            "rank two keeps its bytes"
+        );
+    }
+
+    #[test]
     fn a_file_that_was_cut_off_and_written_anew_is_the_old_one_again() {
         let (_directory, path, file) = file("cut", b"0123456789");
         let mut one = Writer::new(&file, &path);
         let run = [&4u64.to_le_bytes(), &6u64.to_le_bytes(), &b"456789"[..]].concat();
-        one.note(3, 1, What::Changed(b""), &run);
+        one.note(3, 1, What::Changed(4, 10, b""), &run);
         file.set_len(4).unwrap();
         one.write(3, 2, 4, b"new content that is longer");
         assert!(write_back(&[one.log], 3, true));

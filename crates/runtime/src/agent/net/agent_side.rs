@@ -124,7 +124,7 @@ impl Agent {
         for (rank, this) in self.work.ranks.iter_mut().enumerate() {
             match nodes.is_here(rank) {
                 // What it has read here before is of another time.
-                true if !was_here(rank) => self.work.memory.forget_reads(rank, 0)?,
+                true if !was_here(rank) => self.work.memory.reads_are_elsewhere(rank)?,
                 true => {}
                 false => this.images.end_copies(),
             }

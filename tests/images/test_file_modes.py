@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ways to use files by MPI-IO in which a rank reads what is overwritten, moved or removed later. What it computes depends on
+each byte, and so does the file."""
+
+import pytest
+
+import harness
+from harness import slow
+from survival import every
+
+MODES = """
+import sys
+import numpy as np
+from mpi4py import MPI
+world, directory, kind = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+rank, size, number, total = world.rank, world.size, 32, world.rank + 1
+both = MPI.MODE_CREATE | MPI.MODE_RDWR
+def opened(name, mode):
+    return MPI.File.Open(world, f"{directory}/{name}", mode)
+def talk(found):
+    global total
+    total = (31 * total + int(found)) % 1000003
+    total = (31 * total + world.sendrecv(total, (rank + 1) % size)) % 1000003
+def row():
+    return total * 100 + np.arange(number, dtype="q")
+def interleaved(file):
+    file.Set_view(8 * rank, MPI.INT64_T, MPI.INT64_T.Create_vector(number, 1, size).Commit())
+if kind == "atomic":
+    # Ranks have every third place of the same block. They read and write whole blocks, under a lock.
+    file = opened("atomic", both)
+    file.Set_atomicity(True)
+    interleaved(file)
+    for step in range(250):
+        file.Write_at(0, row())
+        found = np.zeros(number, dtype="q")
+        file.Read_at(0, found)
+        talk(found.sum())
+    file.Close()
+elif kind == "append":
+    # ROMIO keeps a shared pointer meanwhile. Each step adds rows behind those that were there.
+    for step in range(30):
+        file = opened("append", both | MPI.MODE_APPEND)
+        end = file.Get_position()
+        file.Seek(8 * number * rank, MPI.SEEK_CUR)
+        file.Write_all(row())
+        file.Close()
+        talk(end)
+elif kind == "pointer":
+    # Each rank waits for the one before: the order of the rows is certain.
+    file = opened("pointer", both)
+    for step in range(40):
+        file.Write_ordered(row())
+        world.barrier()
+        talk(file.Get_position_shared())
+        world.barrier()
+    file.Close()
+elif kind == "scratch":
+    # Each step removes its file.
+    for step in range(30):
+        file = opened("scratch", both | MPI.MODE_DELETE_ON_CLOSE)
+        file.Write_at(8 * number * rank, row())
+        world.barrier()
+        found = np.zeros(number, dtype="q")
+        file.Read_at(8 * number * ((rank + 1) % size), found)
+        file.Close()
+        talk(found.sum())
+elif kind == "turns":
+    # Two files in turn, as checkpoints are; each is opened again to read it, in different ways.
+    for step in range(40):
+        name = f"turn-{step % 2}"
+        file = opened(name, both)
+        file.Set_size(64 * (step // 2 + 1))
+        interleaved(file)
+        file.Write_all(row())
+        file.Close()
+        world.barrier()
+        file = opened(name, MPI.MODE_RDONLY if step % 3 else MPI.MODE_RDWR)
+        found = np.zeros(number, dtype="q")
+        file.Read_at(8 * number * ((rank + 1) % size), found)
+        length = file.Get_size()
+        file.Close()
+        talk(found.sum() + length)
+elif kind == "made":
+    # One rank removes a file, and another one makes it anew.
+    for step in range(60):
+        name, maker = f"made-{step % 3}", step % size
+        if rank == maker:
+            file = MPI.File.Open(MPI.COMM_SELF, f"{directory}/{name}", both)
+            file.Write_at(0, row())
+            file.Close()
+        talk(step)
+        world.barrier()
+        if rank == (maker + 1) % size and step < 57:
+            MPI.File.Delete(f"{directory}/{name}")
+        world.barrier()
+elif kind == "new":
+    # Each rank makes a file that must be new, reads it without waiting, and removes it.
+    for step in range(250):
+        name = f"{directory}/new-{rank}"
+        file = MPI.File.Open(MPI.COMM_SELF, name, both | MPI.MODE_EXCL)
+        file.Iwrite_at(0, row()).Wait()
+        found = np.zeros(number, dtype="q")
+        file.Iread_at(0, found).Wait()
+        file.Iwrite_at(0, row() + 1).Wait()
+        talk(found.sum())
+        file.Close()
+        MPI.File.Delete(name)
+print("rank", rank, total)
+"""
+KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
+
+
+@pytest.mark.gate("*-pessimistic-none-*", "*-auto-images-*", "*-causal-images-atomic", "*-blocking-images-append", "*-lamport-images-scratch")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
+@pytest.mark.parametrize("protocol", ["pessimistic", "auto", "causal", "channel-memory", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("rank, messages", [(1, 300), slow(0, 150), slow(0, 450), slow(2, 400)])
+def test_a_failure_changes_neither_answers_nor_files(jobs, protocol, images, kind, rank, messages):
+    directories = [jobs.directory / name for name in ("calm", "struck")]
+    for directory in directories:
+        directory.mkdir()
+    program = [harness.PYTHON, "-c", MODES]
+    calm = jobs.calm(3, *program, directories[0], kind)
+    options = [*images, "--fault", f"rank={rank},messages={messages}"]
+    result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
+    assert result.of("failed"), result.describe()
+    assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out), result.describe()
+    # Where all return, a file of a shared pointer may stay.
+    contents = [{file.name: file.read_bytes() for file in directory.iterdir() if file.name[0] != "."} for directory in directories]
+    assert contents[0].keys() == contents[1].keys() and contents[0] == contents[1], (contents[0].keys(), contents[1].keys())
