@@ -105,6 +105,21 @@ elif kind == "new":
         talk(found.sum())
         file.Close()
         MPI.File.Delete(name)
+elif kind == "removed":
+    # The file has no name any more, and ranks go on with it.
+    file = opened("removed", both)
+    world.barrier()
+    if rank == 0:
+        MPI.File.Delete(f"{directory}/removed")
+    world.barrier()
+    for step in range(100):
+        file.Write_at(8 * number * rank, row())
+        world.barrier()
+        found = np.zeros(number, dtype="q")
+        file.Read_at(8 * number * ((rank + 1) % size), found)
+        world.barrier()
+        talk(found.sum())
+    file.Close()
 print("rank", rank, total)
 """
 KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
@@ -116,15 +131,32 @@ KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", "causal", "channel-memory", "blocking", "chandy-lamport", "group"])
 @pytest.mark.parametrize("rank, messages", [(1, 300), slow(0, 150), slow(0, 450), slow(2, 400)])
 def test_a_failure_changes_neither_answers_nor_files(jobs, protocol, images, kind, rank, messages):
+    calm, result = run(jobs, kind, [*images, "--fault", f"rank={rank},messages={messages}"], protocol)
+    assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out), result.describe()
+    # Where all return, a file of a shared pointer may stay.
+    contents = [
+        {file.name: file.read_bytes() for file in (jobs.directory / name).iterdir() if file.name[0] != "."} for name in ("calm", "struck")
+    ]
+    assert contents[0].keys() == contents[1].keys() and contents[0] == contents[1], (contents[0].keys(), contents[1].keys())
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", "auto"])
+def test_a_file_that_is_removed_while_it_is_open_is_not_replaced_by_another(jobs, protocol):
+    """A rank that begins again has no way to what the others have open."""
+    calm, result = run(jobs, "removed", ["--fault", "rank=1,messages=300"], protocol)
+    if protocol == "auto":
+        assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out) and result.of("returned"), result.describe()
+    else:
+        assert result.code == 119 and "was removed meanwhile" in result.errors, result.describe()
+
+
+def run(jobs, kind, options, protocol):
+    """An undisturbed run, and one in which a rank fails."""
     directories = [jobs.directory / name for name in ("calm", "struck")]
     for directory in directories:
         directory.mkdir()
     program = [harness.PYTHON, "-c", MODES]
     calm = jobs.calm(3, *program, directories[0], kind)
-    options = [*images, "--fault", f"rank={rank},messages={messages}"]
     result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
     assert result.of("failed"), result.describe()
-    assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out), result.describe()
-    # Where all return, a file of a shared pointer may stay.
-    contents = [{file.name: file.read_bytes() for file in directory.iterdir() if file.name[0] != "."} for directory in directories]
-    assert contents[0].keys() == contents[1].keys() and contents[0] == contents[1], (contents[0].keys(), contents[1].keys())
+    return calm, result

@@ -24,7 +24,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_image::Guard;
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
@@ -47,6 +47,8 @@ static REPLAYS: AtomicBool = AtomicBool::new(false);
 static APART: AtomicBool = AtomicBool::new(false);
 /// Keeps images away while the MPI library holds a lock on a file.
 static WHILE_LOCKED: Mutex<Option<Guard>> = Mutex::new(None);
+/// Files without names that stand for some that have been removed.
+static STAND_INS: Mutex<Vec<Inode>> = Mutex::new(Vec::new());
 /// A descriptor of /dev/null; -1: none yet.
 static NOWHERE: AtomicI32 = AtomicI32::new(-1);
 
@@ -142,6 +144,20 @@ fn has_done(file: Inode, call: Call, error: c_int) {
     has_found(file, former, call, &(error as u64).to_le_bytes());
 }
 
+fn stand_ins() -> MutexGuard<'static, Vec<Inode>> {
+    STAND_INS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This life does what no former one has done, with a file that has been removed: others have it open, and this rank
+/// cannot.
+fn goes_beyond(file: Inode) {
+    if stand_ins().contains(&file)
+        && let Some(node) = images::node()
+    {
+        lost_reads::end(node, &undo_log::removed(node.rank));
+    }
+}
+
 /// The regular file behind a descriptor, and its length.
 fn regular(fd: c_int) -> Option<(Inode, u64)> {
     // SAFETY: an all-zero stat is valid, and the kernel fills it.
@@ -223,7 +239,10 @@ fn has_found(file: Inode, former: Former, call: Call, bytes: &[u8]) {
         Former::Other => images::node().is_some_and(lost_reads::are_lost),
     };
     if differs && let Some(node) = images::node() {
-        lost_reads::end(node);
+        lost_reads::end(node, &undo_log::lost_reads(node.rank));
+    }
+    if !is_known {
+        goes_beyond(file);
     }
     match read_log::is_locked() {
         true => under_lock::has_read(file, call, bytes, is_known),
@@ -293,9 +312,14 @@ unsafe fn open_as_before(path: *const c_char, open: impl FnOnce(bool) -> c_int) 
     }
     let fd = open(before.is_some());
     let error = if fd < 0 { deeds::errno() } else { 0 };
-    if before.is_some() && error == libc::ENOENT {
+    // The library's own shared memory is of no use without others.
+    // SAFETY: as the caller says.
+    let is_memory = unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(b"/dev/shm/");
+    if before.is_some() && error == libc::ENOENT && !is_memory {
         // SAFETY: makes a file without a name.
-        return unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
+        stand_ins().extend(regular(fd).map(|(file, _)| file));
+        return fd;
     }
     // Not each call is in the log.
     if before.is_none() && (fd < 0 || regular(fd).is_some()) {
@@ -325,6 +349,7 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
 
 /// The file has been changed.
 fn has_written(file: Inode, call: Call) {
+    goes_beyond(file);
     match read_log::is_locked() {
         true => under_lock::has_written(file, call),
         false => has_done(file, call, 0),

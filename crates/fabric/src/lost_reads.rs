@@ -240,7 +240,7 @@ pub fn begin(node: &Node) {
     read_log::begin();
     let is_alone = !node.begins_together() || node.is_inside(node.rank);
     if is_alone && are_lost(node) && !read_log::is_whole(last_image()) {
-        end(node);
+        end(node, &undo::lost_reads(node.rank));
     }
 }
 
@@ -249,14 +249,14 @@ pub fn are_lost(node: &Node) -> bool {
     node.control(node.rank, control::LOST_READS).load(Ordering::SeqCst) > last_image()
 }
 
-/// This life cannot read what former ones have read.
-pub fn end(node: &Node) -> ! {
+/// This life cannot repeat what former ones did, for this reason.
+pub fn end(node: &Node, why: &str) -> ! {
     let code = match node.undo().is_some() || node.survives {
         // All return together, or the others are told of its failure.
         true => EXIT_DIVERGED,
         false => EXIT_REPORT,
     };
-    node.report_and_exit(&undo::lost_reads(node.rank), code)
+    node.report_and_exit(why, code)
 }
 
 #[cfg(test)]

@@ -80,6 +80,14 @@ pub fn lost_reads(rank: usize) -> String {
     )
 }
 
+/// Why a life cannot go on where former ones were.
+pub fn removed(rank: usize) -> String {
+    format!(
+        "rank {rank} has a file open by MPI-IO that was removed meanwhile. It cannot open it again, so it cannot be recovered; \
+         docs/guide/recovery.md, section Files, says what helps"
+    )
+}
+
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
