@@ -10,15 +10,16 @@
 //! A record has eight words: its bytes, kind, device, inode, image, time, and two more that depend on the kind. Then:
 //!
 //! ```text
-//! FILE     path, padded to words             (0, bytes of the path)
-//! BYTES    runs: offset, length, old bytes padded to words   (from, to) of the write
-//! LONGER   where the file ended              (from, to), which the rank has added
-//! READ     length, bytes padded to words     (offset, bytes asked for)
-//! GLANCED  length, digest                    the same
+//! PATH     path, padded to words                             (0, bytes of the path)
+//! CHANGED  runs: offset, length, old bytes padded to words   (from, to) of the write
+//! LONGER   where the file ended                              (from, to), which the rank has added
+//! READ     length, bytes padded to words                     (offset, bytes asked for)
+//! GLANCED  length, digest                                    the same
 //! ```
 //!
-//! The last two are in a log of the same form, the *read log*: what the MPI library has read from files. A life that
-//! repeats alone what former ones did gets it from there: the files are of a later moment.
+//! The last two are in a log of the same form, the *read log*: what the MPI library has read from files, and done to
+//! them. In place of a device they have the kind of the call. A life that repeats alone what former ones did gets it from
+//! there: the files are of a later moment.
 
 /// Bytes of a half.
 pub const HALF: usize = 32 << 20;
@@ -32,7 +33,7 @@ pub const STATE: usize = 0;
 /// `u64`: the log is whole for returns to this image of the rank, and to later ones; 0: to the beginning.
 pub const SINCE: usize = 8;
 
-/// In place of [`SINCE`]: the log is not whole for the next life's image, whichever that is.
+/// In place of the number there: the log is not whole for the next life's image, whichever that is.
 pub const ELSEWHERE: u64 = u64::MAX;
 
 /// Bytes of a record before what depends on its kind.
@@ -40,7 +41,7 @@ pub const RECORD: usize = 64;
 /// Where a record has its image.
 pub const IMAGE: usize = 32;
 
-const FILE: u64 = 1;
+const PATH: u64 = 1;
 const CHANGED: u64 = 2;
 const LONGER: u64 = 3;
 const READ: u64 = 4;
@@ -141,7 +142,7 @@ impl Record<'_> {
     /// The first words of the record, with so many bytes behind them.
     pub fn head(&self, behind: usize) -> [u8; RECORD] {
         let (kind, more) = match self.what {
-            What::Path(path) => (FILE, (0, path.len() as u64)),
+            What::Path(path) => (PATH, (0, path.len() as u64)),
             What::Changed(from, to, _) => (CHANGED, (from, to)),
             What::Longer(from, to, _) => (LONGER, (from, to)),
             What::Read(from, wanted, _) => (READ, (from, wanted)),
@@ -171,7 +172,7 @@ pub fn records(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], Record<'_>)> {
         bytes = rest;
         let at = |number: usize| word(whole, number * 8);
         let what = match at(1)? {
-            FILE => What::Path(behind.get(..at(7)? as usize)?),
+            PATH => What::Path(behind.get(..at(7)? as usize)?),
             CHANGED => What::Changed(at(6)?, at(7)?, behind),
             LONGER => What::Longer(at(6)?, at(7)?, word(behind, 0)?),
             READ => What::Read(at(6)?, at(7)?, behind.get(8..)?.get(..word(behind, 0)? as usize)?),

@@ -142,18 +142,10 @@ impl Story<'_> {
     }
 
     fn write_back(&self, path: &Path, inode: Inode) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(path);
-        let is_it = |file: &File| {
-            let about = file.metadata()?;
-            io::Result::Ok((about.dev(), about.ino()) == inode && about.is_file())
-        };
-        let file = match file {
-            Ok(file) if is_it(&file)? => file,
+        let file = match open(path, inode) {
             // It has been removed since.
-            Ok(_) if self.is_new() => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_new() => return Ok(()),
-            Ok(_) => return Err(io::Error::other("another file has this name now")),
-            Err(error) => return Err(error),
+            opened => opened?,
         };
         for record in self.records.iter().rev() {
             if let What::Changed(.., places) = record.what {
@@ -196,6 +188,19 @@ impl Story<'_> {
             true => file.set_len(end),
             false => Ok(()),
         }
+    }
+}
+
+/// The file that had this path, if it still has.
+fn open(path: &Path, inode: Inode) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let about = file.metadata()?;
+    match (about.dev(), about.ino()) == inode && about.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            "another file has this name now",
+        )),
     }
 }
 
