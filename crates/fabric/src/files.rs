@@ -245,7 +245,7 @@ fn has_found(file: Inode, former: Former, call: Call, bytes: &[u8]) {
         goes_beyond(file);
     }
     match read_log::is_locked() {
-        true => under_lock::has_read(file, call, bytes, is_known),
+        true => under_lock::has_found(file, call, bytes, is_known),
         false if is_known => {}
         false => read_log::note(call, bytes),
     }
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
 fn has_written(file: Inode, call: Call) {
     goes_beyond(file);
     match read_log::is_locked() {
-        true => under_lock::has_written(file, call),
+        true => under_lock::has_found(file, call, &[0; OUTCOME], false),
         false => has_done(file, call, 0),
     }
 }

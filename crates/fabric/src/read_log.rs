@@ -91,6 +91,11 @@ impl Call {
         Call::new(Kind::Unlink, 0, undo::digest(name))
     }
 
+    /// It finds bytes of a file.
+    pub fn is_read(&self) -> bool {
+        self.kind == Kind::Read
+    }
+
     fn is(&self, record: &Record, from: u64, wanted: u64) -> bool {
         record.file == (self.kind as u64, 0) && (self.from, self.wanted) == (from, wanted)
     }
@@ -137,6 +142,11 @@ pub fn begin() {
     let is_before = |record: &Record| record.image < image;
     let before = undo::records(log.records()).take_while(|(_, record)| is_before(record));
     *done() = before.map(|(whole, _)| whole.len()).sum();
+}
+
+/// Whether there is a log at all.
+pub fn is_kept() -> bool {
+    open().is_some()
 }
 
 /// Whether the log has all that was read since this image.
@@ -206,7 +216,7 @@ pub fn former(call: Call, into: &mut [u8]) -> Former {
         }
         What::Glanced(from, wanted, AGAIN, _) if call.is(&record, from, wanted) => Former::Again,
         What::Glanced(from, wanted, length, digest) if call.is(&record, from, wanted) => Former::Digest(length, digest),
-        _ if is_locked() && call.kind == Kind::Read => return Former::Again,
+        _ if is_locked() && call.is_read() => return Former::Again,
         _ => Former::Other,
     };
     match found {

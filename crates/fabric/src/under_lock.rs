@@ -1,5 +1,5 @@
-//! What the MPI library reads and writes while it holds a lock on a file. When it gives the lock up, it is known what the reads were
-//! for. No image comes in between, as [`crate::files`] sees to.
+//! What the MPI library reads and writes while it holds a lock on a file. When it gives the lock up, it is known what the
+//! reads were for. No image comes in between, as [`crate::files`] sees to.
 //!
 //! - *It has written to the same place*: it has read a block, changed a part, and written it back. Others change the rest,
 //!   so a later life does that again.
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use resurgo_wire::undo::Inode;
 
 use crate::lost_reads;
-use crate::read_log::{self, Call, OUTCOME};
+use crate::read_log::{self, Call};
 
 struct Pending {
     file: Inode,
@@ -19,7 +19,6 @@ struct Pending {
     bytes: Vec<u8>,
     /// The log has it already.
     is_known: bool,
-    is_read: bool,
     is_written_back: bool,
 }
 
@@ -29,9 +28,9 @@ fn pending() -> MutexGuard<'static, Vec<Pending>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The read has found this.
-pub fn has_read(file: Inode, call: Call, bytes: &[u8], is_known: bool) {
-    let bytes = match is_known {
+/// The call has found this.
+pub fn has_found(file: Inode, call: Call, bytes: &[u8], is_known: bool) {
+    let bytes = match is_known || !read_log::is_kept() {
         true => Vec::new(),
         false => bytes.to_vec(),
     };
@@ -40,19 +39,6 @@ pub fn has_read(file: Inode, call: Call, bytes: &[u8], is_known: bool) {
         call,
         bytes,
         is_known,
-        is_read: true,
-        is_written_back: false,
-    });
-}
-
-/// The library has written, or cut, the file.
-pub fn has_written(file: Inode, call: Call) {
-    pending().push(Pending {
-        file,
-        call,
-        bytes: vec![0; OUTCOME],
-        is_known: false,
-        is_read: false,
         is_written_back: false,
     });
 }
@@ -62,23 +48,20 @@ pub fn will_write(file: Inode, from: u64, to: u64) {
     if !read_log::is_locked() || lost_reads::holds_pointer(file) {
         return;
     }
-    let touches = |call: &Call| call.from < to && from < call.from + call.wanted;
-    for pending in pending()
-        .iter_mut()
-        .filter(|pending| pending.is_read && pending.file == file)
+    for Pending {
+        call, is_written_back, ..
+    } in pending().iter_mut().filter(|pending| pending.file == file)
     {
-        pending.is_written_back |= touches(&pending.call);
+        *is_written_back |= call.is_read() && call.from < to && from < call.from + call.wanted;
     }
 }
 
 /// The library has given the lock up.
 pub fn is_over() {
     let pending = std::mem::take(&mut *pending());
-    for pending in pending
-        .iter()
-        .filter(|pending| pending.is_read && !pending.is_written_back)
-    {
-        lost_reads::has_read(pending.file, pending.call.from, pending.call.wanted);
+    let reads = pending.iter().filter(|pending| pending.call.is_read());
+    for Pending { file, call, .. } in reads.filter(|pending| !pending.is_written_back) {
+        lost_reads::has_read(*file, call.from, call.wanted);
     }
     let new = pending.iter().filter(|pending| !pending.is_known);
     read_log::note_all(new.map(|pending| (pending.call, &pending.bytes[..], pending.is_written_back)));
