@@ -127,7 +127,7 @@ fn has_been_done_to(fd: c_int, call: Call) -> bool {
 /// How the call went in a former life, if one has made it: zero or an error. None: the log does not know.
 fn outcome(call: Call) -> Option<Option<c_int>> {
     images::look_around();
-    if !read_log::is_whole(undo::last_image()) {
+    if !read_log::is_whole() {
         return None;
     }
     let mut outcome = [0; OUTCOME];
@@ -137,7 +137,7 @@ fn outcome(call: Call) -> Option<Option<c_int>> {
 
 /// The call has been made: zero or an error.
 fn has_done(file: Inode, call: Call, error: c_int) {
-    if !read_log::is_whole(undo::last_image()) || read_log::is_locked() {
+    if !read_log::is_whole() || read_log::is_locked() {
         return;
     }
     let former = read_log::former(call, &mut [0; OUTCOME]);

@@ -6,8 +6,8 @@
 //! ends the job with the reason.
 //!
 //! - ROMIO reads whole blocks, changes a part and writes them back: that is no such case. It does so under a lock (see
-//!   [`crate::under_lock`]), or, when all ranks write together, with messages in between. So a program that itself reads a place, exchanges messages, and
-//!   writes back the same place before any other is not noticed.
+//!   [`crate::under_lock`]), or, when all ranks write together, with messages in between. So a program that itself reads
+//!   a place, exchanges messages, and writes back the same place before any other is not noticed.
 //! - ROMIO keeps shared file pointers in files. Each write there loses the place before it.
 //! - What one rank reads and another one overwrites is not noticed.
 //!
@@ -200,21 +200,23 @@ pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool
     let (mut seen, now) = (seen(), last_image());
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
-    let image = match seen.file(file).is_some_and(|file| file.holds_pointer) {
-        true if is_done => None,
-        true => {
-            // Until the lock is given up, and the log has what was read.
-            read_log::stop();
-            Some(now)
-        }
+    if is_done {
+        return;
+    }
+    let is_pointer = seen.file(file).is_some_and(|file| file.holds_pointer);
+    let image = match is_pointer {
+        true => Some(now),
         false => read.filter(|_| !has(fd, from, bytes)),
     };
-    let image = image.filter(|_| !is_done);
     // SAFETY: the node memory stays mapped, in the same place in every life.
     if let Some(image) = image
         && let Some(lost) = unsafe { LOST.load(Ordering::Acquire).as_ref() }
     {
         lost.fetch_max(image + 1, Ordering::SeqCst);
+    }
+    if is_pointer {
+        // Until the lock is given up, and the log has what was read.
+        read_log::stop();
     }
 }
 
@@ -239,7 +241,7 @@ pub fn note_image(number: u64) {
 pub fn begin(node: &Node) {
     read_log::begin();
     let is_alone = !node.begins_together() || node.is_inside(node.rank);
-    if is_alone && are_lost(node) && !read_log::is_whole(last_image()) {
+    if is_alone && are_lost(node) && !read_log::is_whole() {
         end(node, &undo::lost_reads(node.rank));
     }
 }

@@ -133,11 +133,12 @@ pub fn watch(node: &Node) {
 
 /// A life begins, with what the process knows: it is served what was read since.
 pub fn begin() {
-    let Some(log) = open() else { return };
-    let image = last_image();
-    let since = log.word(undo::SINCE);
-    if since.load(Ordering::Acquire) == undo::ELSEWHERE {
-        since.store(image + 1, Ordering::Release);
+    let (Some(mut log), image) = (open(), last_image()) else {
+        return;
+    };
+    if !is_whole() {
+        // What it has is of a later image, or lacks what came before.
+        log.give_up(image);
     }
     let is_before = |record: &Record| record.image < image;
     let before = undo::records(log.records()).take_while(|(_, record)| is_before(record));
@@ -149,9 +150,9 @@ pub fn is_kept() -> bool {
     open().is_some()
 }
 
-/// Whether the log has all that was read since this image.
-pub fn is_whole(image: u64) -> bool {
-    open().is_some_and(|log| log.word(undo::SINCE).load(Ordering::Acquire) <= image)
+/// Whether the log has all that was read since the last image.
+pub fn is_whole() -> bool {
+    open().is_some_and(|log| log.word(undo::SINCE).load(Ordering::Acquire) <= last_image())
 }
 
 /// Image `number` of this process is being taken.
@@ -232,17 +233,9 @@ pub fn former(call: Call, into: &mut [u8]) -> Former {
 /// The call has found this.
 pub fn note(call: Call, bytes: &[u8]) {
     let _guard = Guard::new();
-    let (mut done, Some(mut log)) = (done(), open()) else {
-        return;
-    };
-    if log.word(undo::SINCE).load(Ordering::Relaxed) > last_image() {
-        return;
+    if is_whole() {
+        note_all(std::iter::once((call, bytes, false)));
     }
-    match put(&mut log, call, bytes) {
-        true => log.publish(),
-        false => log.give_up(last_image()),
-    }
-    *done = log.used;
 }
 
 /// What was read under a lock, and which of it a later life reads again. It has all of it, or nothing.
@@ -291,13 +284,8 @@ fn put(log: &mut Log, call: Call, bytes: &[u8]) -> bool {
 }
 
 fn put_again(log: &mut Log, call: Call) -> bool {
-    put_record(
-        log,
-        call,
-        What::Glanced(call.from, call.wanted, AGAIN, 0),
-        AGAIN,
-        &[0; 8],
-    )
+    let what = What::Glanced(call.from, call.wanted, AGAIN, 0);
+    put_record(log, call, what, AGAIN, &[0; 8])
 }
 
 fn put_record(log: &mut Log, call: Call, what: What, length: u64, behind: &[u8]) -> bool {
