@@ -8,12 +8,15 @@
 //!   whole blocks).
 //!
 //! None of this is necessary: what a former life did to a file stays done while the machine runs. So it is left out, by
-//! way of the MPI library's own imports. Once the life is behind everything that former ones are known to have done,
-//! these calls work as ever.
+//! way of the MPI library's own imports.
 //!
-//! A file that no longer existed when the life began is an exception: it is made anew. Where a file system does not
-//! tell how old files are, everything is done again. Files that the MPI library has opened never get back their content
-//! of an image: they would lack what was done since. Only those are meant here.
+//! The [`read_log`] decides: what it has next has been done, and ends as it did, also where it failed; what it has not is
+//! done now, and goes into it. Reads get from it what former lives have found. Where the log is not whole, a life that
+//! former ones were ahead of leaves out what it would do to files older than itself. Where a file system does not tell how
+//! old files are, everything is done again.
+//!
+//! Files that the MPI library has opened never get back their content of an image: they would lack what was done since.
+//! Only those are meant here.
 //!
 //! The program's own calls of these functions are not touched: a rank that writes its own file anew has to cut it off
 //! first.
@@ -33,7 +36,7 @@ use crate::deeds;
 use crate::engine::images;
 use crate::lost_reads;
 use crate::node::Node;
-use crate::read_log::{self, Call, Former, OUTCOME};
+use crate::read_log::{self, Call, Former, OUTCOME, Outcome};
 use crate::under_lock;
 use crate::undo;
 use resurgo_wire::undo::{self as undo_log, Inode};
@@ -108,31 +111,22 @@ unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Opti
     (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
 }
 
-/// Whether a former life has done this to the file. The library's own shared memory, which comes from `shm_open`, is no
-/// such file.
-fn has_been_done_to(fd: c_int, call: Call) -> bool {
-    if mpi_file(fd).is_none() {
-        return false;
-    }
-    outcome(call).map_or_else(
-        || {
+/// How the call went in a former life.
+fn outcome(call: Call) -> Outcome {
+    images::look_around();
+    read_log::outcome(call)
+}
+
+/// Whether a former life has done this to the file.
+fn has_been_done(fd: c_int, call: Call) -> bool {
+    match outcome(call) {
+        Outcome::Unknown => {
             // SAFETY: an empty path, which stands for the descriptor itself.
             let file = unsafe { was_there(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) };
             file.is_some_and(resurgo_image::is_mpi_file)
-        },
-        |outcome| outcome == Some(0),
-    )
-}
-
-/// How the call went in a former life, if one has made it: zero or an error. None: the log does not know.
-fn outcome(call: Call) -> Option<Option<c_int>> {
-    images::look_around();
-    if !read_log::is_whole() {
-        return None;
+        }
+        outcome => outcome == Outcome::Done,
     }
-    let mut outcome = [0; OUTCOME];
-    let is_known = read_log::is_next(call) && read_log::former(call, &mut outcome) == Former::Served(OUTCOME);
-    Some(is_known.then(|| u64::from_le_bytes(outcome) as c_int))
 }
 
 /// The call has been made: zero or an error.
@@ -184,7 +178,8 @@ fn birth(about: &libc::statx) -> i128 {
     i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec)
 }
 
-/// The file and its length, if the MPI library opened it.
+/// The file and its length, if the MPI library opened it. Its own shared memory, which comes from `shm_open`, is no such
+/// file.
 fn mpi_file(fd: c_int) -> Option<(Inode, u64)> {
     lost_reads::has_files()
         .then(|| regular(fd))?
@@ -199,34 +194,6 @@ fn logged(fd: c_int, from: libc::off_t, length: usize) -> Option<(Inode, Call, G
     let guard = Guard::new();
     images::look_around();
     Some((file, Call::read(from as u64, length as u64), guard))
-}
-
-/// The MPI library reads this, unless former lives have. `really` reads it, too, and says how many bytes were there.
-///
-/// # Safety
-/// There is room for so many bytes.
-unsafe fn read_at(
-    fd: c_int,
-    into: *mut c_void,
-    length: usize,
-    from: libc::off_t,
-    really: impl FnOnce() -> isize,
-) -> isize {
-    let Some((file, read, _guard)) = logged(fd, from, length) else {
-        return really();
-    };
-    // SAFETY: as the caller says.
-    let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
-    let former = read_log::former(read, into);
-    let got = match former {
-        Former::Served(bytes) => bytes as isize,
-        _ => really(),
-    };
-    if let Ok(bytes) = usize::try_from(got) {
-        lost_reads::has_read(file, read.from, bytes as u64);
-        has_found(file, former, read, &into[..bytes]);
-    }
-    got
 }
 
 /// A read has found this. Ends the life where former ones have found something else.
@@ -251,15 +218,19 @@ fn has_found(file: Inode, former: Former, call: Call, bytes: &[u8]) {
     }
 }
 
-/// The MPI library is about to write this, unless it `is_done`.
+/// The MPI library is about to write this to a file that has `end` bytes, unless it `is_done`.
 ///
 /// # Safety
 /// There are so many bytes.
-unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc::off_t, is_done: bool) {
-    if length > 0
-        && from >= 0
-        && let Some((file, end)) = mpi_file(fd)
-    {
+unsafe fn will_write(
+    fd: c_int,
+    (file, end): (Inode, u64),
+    bytes: *const c_void,
+    length: usize,
+    from: libc::off_t,
+    is_done: bool,
+) {
+    if length > 0 && from >= 0 {
         // SAFETY: as the caller says.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
         under_lock::will_write(file, from as u64, from as u64 + length as u64);
@@ -268,6 +239,28 @@ unsafe fn will_write(fd: c_int, bytes: *const c_void, length: usize, from: libc:
             undo::will_write(fd, file, end, from as u64, bytes);
         }
     }
+}
+
+/// Fails as a former life did.
+fn fails(error: c_int) -> c_int {
+    deeds::set_errno(error);
+    -1
+}
+
+/// A call that names a file has been made, and returns this.
+fn has_named(call: Call, returned: c_int) -> c_int {
+    let error = if returned < 0 { deeds::errno() } else { 0 };
+    has_done((0, 0), call, error);
+    deeds::set_errno(error);
+    returned
+}
+
+/// A file without a name, for one that has been removed.
+fn stand_in() -> c_int {
+    // SAFETY: makes a file.
+    let fd = unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
+    stand_ins().extend(regular(fd).map(|(file, _)| file));
+    fd
 }
 
 /// `open` has a mode only if it may make a file; then the mode comes in the same register.
@@ -304,44 +297,43 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
 /// `path` ends with a zero.
 unsafe fn open_as_before(path: *const c_char, open: impl FnOnce(bool) -> c_int) -> c_int {
     // SAFETY: as the caller says.
-    let call = Call::open(unsafe { CStr::from_ptr(path) }.to_bytes());
-    let before = outcome(call).flatten();
-    if let Some(error) = before.filter(|error| *error != 0) {
-        deeds::set_errno(error);
-        return -1;
+    let name = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let call = Call::open(name);
+    match outcome(call) {
+        Outcome::Failed(error) => fails(error),
+        Outcome::Done => {
+            let fd = open(true);
+            // The library's own shared memory is of no use without others.
+            match fd < 0 && deeds::errno() == libc::ENOENT && !name.starts_with(b"/dev/shm/") {
+                true => stand_in(),
+                false => fd,
+            }
+        }
+        Outcome::Unknown | Outcome::New => {
+            let fd = open(false);
+            // Not each call is in the log.
+            match fd < 0 || regular(fd).is_some() {
+                true => has_named(call, fd),
+                false => fd,
+            }
+        }
     }
-    let fd = open(before.is_some());
-    let error = if fd < 0 { deeds::errno() } else { 0 };
-    // The library's own shared memory is of no use without others.
-    // SAFETY: as the caller says.
-    let is_memory = unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(b"/dev/shm/");
-    if before.is_some() && error == libc::ENOENT && !is_memory {
-        // SAFETY: makes a file without a name.
-        let fd = unsafe { libc::memfd_create(c"removed".as_ptr(), libc::MFD_CLOEXEC) };
-        stand_ins().extend(regular(fd).map(|(file, _)| file));
-        return fd;
-    }
-    // Not each call is in the log.
-    if before.is_none() && (fd < 0 || regular(fd).is_some()) {
-        has_done((0, 0), call, error);
-        deeds::set_errno(error);
-    }
-    fd
 }
 
 pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
     let _guard = Guard::new();
+    let Some((file, end)) = mpi_file(fd).filter(|_| length >= 0) else {
+        // SAFETY: as the caller calls it.
+        return unsafe { libc::ftruncate(fd, length) };
+    };
     let call = Call::cut(length as u64);
-    if has_been_done_to(fd, call) {
+    if has_been_done(fd, call) {
         return 0;
     }
-    let about = mpi_file(fd).filter(|_| length >= 0);
-    if let Some((file, end)) = about {
-        undo::will_cut(fd, file, end, length as u64);
-    }
+    undo::will_cut(fd, file, end, length as u64);
     // SAFETY: as the caller calls it.
     let done = unsafe { libc::ftruncate(fd, length) };
-    if let Some((file, _)) = about.filter(|_| done == 0) {
+    if done == 0 {
         has_written(file, call);
     }
     done
@@ -364,88 +356,97 @@ pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
             return deeds::unlink(path);
         }
         let call = Call::unlink(CStr::from_ptr(path).to_bytes());
-        let was_there = || was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW);
-        match outcome(call) {
-            None => match was_there() {
-                Some(_) => {
-                    deeds::has_been_removed(path);
-                    0
-                }
-                None => deeds::unlink(path),
-            },
-            Some(Some(0)) => {
-                deeds::has_been_removed(path);
-                0
-            }
-            Some(Some(error)) => {
-                deeds::set_errno(error);
-                -1
-            }
-            Some(None) => {
-                let done = deeds::unlink(path);
-                let error = if done < 0 { deeds::errno() } else { 0 };
-                has_done((0, 0), call, error);
-                deeds::set_errno(error);
-                done
-            }
+        let has_been_done = match outcome(call) {
+            Outcome::Failed(error) => return fails(error),
+            Outcome::Unknown => was_there(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW).is_some(),
+            outcome => outcome == Outcome::Done,
+        };
+        if has_been_done {
+            deeds::has_been_removed(path);
+            return 0;
         }
+        has_named(call, deeds::unlink(path))
     }
 }
 
+/// The MPI library writes this, unless a former life has.
 pub unsafe extern "C" fn pwrite(fd: c_int, bytes: *const c_void, length: usize, offset: libc::off_t) -> isize {
     let _guard = Guard::new();
     // SAFETY: as the caller calls it.
-    unsafe { write_at(fd, bytes, length, offset, || libc::pwrite(fd, bytes, length, offset)) }
-}
-
-/// The MPI library writes this, unless a former life has.
-///
-/// # Safety
-/// There are so many bytes.
-unsafe fn write_at(
-    fd: c_int,
-    bytes: *const c_void,
-    length: usize,
-    from: libc::off_t,
-    really: impl FnOnce() -> isize,
-) -> isize {
-    let call = Call::write(from as u64, length as u64);
-    let is_done = has_been_done_to(fd, call);
-    // SAFETY: as the caller says.
-    unsafe { will_write(fd, bytes, length, from, is_done) };
+    let really = || unsafe { libc::pwrite(fd, bytes, length, offset) };
+    let Some((file, end)) = mpi_file(fd) else {
+        return really();
+    };
+    let call = Call::write(offset as u64, length as u64);
+    let is_done = has_been_done(fd, call);
+    // SAFETY: as the caller calls it.
+    unsafe { will_write(fd, (file, end), bytes, length, offset, is_done) };
     if is_done {
         return length as isize;
     }
     let written = really();
-    if let Some((file, _)) = mpi_file(fd).filter(|_| written == length as isize) {
+    if written == length as isize {
         has_written(file, call);
     }
     written
 }
 
+/// The MPI library reads this, unless former lives have.
 pub unsafe extern "C" fn pread(fd: c_int, bytes: *mut c_void, length: usize, offset: libc::off_t) -> isize {
     // SAFETY: as the caller calls it.
-    unsafe { read_at(fd, bytes, length, offset, || libc::pread(fd, bytes, length, offset)) }
+    let really = || unsafe { libc::pread(fd, bytes, length, offset) };
+    let Some((file, read, _guard)) = logged(fd, offset, length) else {
+        return really();
+    };
+    // SAFETY: there is room for so many bytes, as the caller says.
+    let into = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
+    let former = read_log::former(read, into);
+    let got = match former {
+        Former::Served(bytes) => bytes as isize,
+        _ => really(),
+    };
+    if let Ok(bytes) = usize::try_from(got) {
+        lost_reads::has_read(file, read.from, bytes as u64);
+        has_found(file, former, read, &into[..bytes]);
+    }
+    got
 }
 
-/// The MPI library reads from sockets and pipes, too: those have no offset.
-pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> isize {
-    if !lost_reads::has_files() {
-        // SAFETY: as the caller calls it.
-        return unsafe { libc::read(fd, bytes, length) };
+/// A read or write where the descriptor is, which it moves. It is made `at` an offset if that is in a file of the MPI
+/// library; sockets and pipes have none.
+fn at_offset(fd: c_int, really: impl FnOnce() -> isize, at: impl FnOnce(libc::off_t) -> isize) -> isize {
+    if mpi_file(fd).is_none() {
+        return really();
     }
-    // SAFETY: as the caller calls it; asks for an offset, and moves it as a read does.
+    let _guard = Guard::new();
+    // SAFETY: asks for an offset, and moves it as the call does.
+    let seek = |by| unsafe { libc::lseek(fd, by, libc::SEEK_CUR) };
+    let done = at(seek(0));
+    if done > 0 {
+        seek(done as libc::off_t);
+    }
+    done
+}
+
+pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
+    // SAFETY: as the caller calls it.
     unsafe {
-        let from = libc::lseek(fd, 0, libc::SEEK_CUR);
-        let mut is_read = false;
-        let got = read_at(fd, bytes, length, from, || {
-            is_read = true;
-            libc::read(fd, bytes, length)
-        });
-        if !is_read {
-            libc::lseek(fd, got as libc::off_t, libc::SEEK_CUR);
-        }
-        got
+        at_offset(
+            fd,
+            || libc::write(fd, bytes, length),
+            |from| pwrite(fd, bytes, length, from),
+        )
+    }
+}
+
+pub unsafe extern "C" fn read(fd: c_int, bytes: *mut c_void, length: usize) -> isize {
+    // SAFETY: as the caller calls it.
+    unsafe {
+        at_offset(
+            fd,
+            || libc::read(fd, bytes, length),
+            |from| pread(fd, bytes, length, from),
+        )
     }
 }
 
@@ -478,27 +479,24 @@ pub unsafe extern "C" fn fcntl(fd: c_int, what: c_int, argument: usize) -> c_int
     }
     // Whoever has the lock soon gives it up: it is guarded, too.
     let guard = Guard::new();
-    // SAFETY: as the caller calls it: these have a lock as their argument.
-    unsafe {
-        let done = libc::fcntl(fd, what, argument);
-        if done == 0 {
-            let kind = c_int::from((*(argument as *const libc::flock)).l_type);
-            read_log::has_locked(kind == libc::F_WRLCK);
-            let held = || WHILE_LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_over = match kind {
-                libc::F_UNLCK => {
-                    under_lock::is_over();
-                    held().take()
-                }
-                _ => {
-                    held().get_or_insert(guard);
-                    None
-                }
-            };
-            drop(is_over);
-        }
-        done
+    // SAFETY: as the caller calls it.
+    let done = unsafe { libc::fcntl(fd, what, argument) };
+    if done != 0 {
+        return done;
     }
+    // SAFETY: these have a lock as their argument.
+    let kind = c_int::from(unsafe { (*(argument as *const libc::flock)).l_type });
+    read_log::has_locked(kind == libc::F_WRLCK);
+    let held = || WHILE_LOCKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if kind == libc::F_UNLCK {
+        under_lock::is_over();
+        let last = held().take();
+        // It may take an image as it ends, when nothing is locked here any more.
+        drop(last);
+    } else {
+        held().get_or_insert(guard);
+    }
+    done
 }
 
 /// Nonblocking reads. Where ranks repeat alone what they did, they are made before this returns, as other reads are.
@@ -507,20 +505,18 @@ pub unsafe extern "C" fn aio_read(request: *mut libc::aiocb) -> c_int {
     // SAFETY: as the caller calls it.
     let about = unsafe { &*request };
     let (fd, into, length, from) = (about.aio_fildes, about.aio_buf, about.aio_nbytes, about.aio_offset);
-    let file = mpi_file(fd);
-    if !REPLAYS.load(Ordering::Relaxed) || file.is_none() {
-        if let Some((file, _)) = file.filter(|_| from >= 0) {
-            lost_reads::has_read(file, from as u64, length as u64);
+    match mpi_file(fd) {
+        Some(_) if REPLAYS.load(Ordering::Relaxed) => {
+            // SAFETY: as the caller calls it.
+            let got = unsafe { pread(fd, into, length, from) };
+            // SAFETY: as the caller calls it.
+            return usize::try_from(got).map_or(-1, |got| unsafe { ends_with(request, got) });
         }
-        // SAFETY: as the caller calls it.
-        return unsafe { libc::aio_read(request) };
+        Some((file, _)) if from >= 0 => lost_reads::has_read(file, from as u64, length as u64),
+        _ => {}
     }
     // SAFETY: as the caller calls it.
-    match unsafe { pread(fd, into, length, from) } {
-        ..0 => -1,
-        // SAFETY: as the caller calls it.
-        got => unsafe { ends_with(request, got as usize) },
-    }
+    unsafe { libc::aio_read(request) }
 }
 
 /// Where ranks repeat alone what they did, the bytes are written before this returns: a write that is under way when an
@@ -530,23 +526,25 @@ pub unsafe extern "C" fn aio_write(request: *mut libc::aiocb) -> c_int {
     // SAFETY: as the caller calls it.
     let about = unsafe { &*request };
     let (fd, bytes, length, from) = (about.aio_fildes, about.aio_buf, about.aio_nbytes, about.aio_offset);
-    if !REPLAYS.load(Ordering::Relaxed) || mpi_file(fd).is_none() {
+    match mpi_file(fd) {
+        Some(_) if REPLAYS.load(Ordering::Relaxed) => {
+            let mut done = 0;
+            while done < length {
+                // SAFETY: a part of what the caller has.
+                match unsafe { pwrite(fd, bytes.add(done), length - done, from + done as libc::off_t) } {
+                    written @ 1.. => done += written as usize,
+                    _ => return -1,
+                }
+            }
+            // SAFETY: as the caller calls it.
+            return unsafe { ends_with(request, length) };
+        }
         // SAFETY: as the caller calls it.
-        unsafe {
-            will_write(fd, bytes, length, from, false);
-            return libc::aio_write(request);
-        }
-    }
-    let mut done = 0;
-    while done < length {
-        // SAFETY: a part of what the caller has.
-        match unsafe { pwrite(fd, bytes.add(done), length - done, from + done as libc::off_t) } {
-            written @ 1.. => done += written as usize,
-            _ => return -1,
-        }
+        Some(file) => unsafe { will_write(fd, file, bytes, length, from, false) },
+        None => {}
     }
     // SAFETY: as the caller calls it.
-    unsafe { ends_with(request, length) }
+    unsafe { libc::aio_write(request) }
 }
 
 /// What the request is for has been done with so many bytes: writes them to where nobody reads them. The library asks for
@@ -573,27 +571,6 @@ fn nowhere() -> Option<c_int> {
     let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
     NOWHERE.store(fd, Ordering::Relaxed);
     (fd >= 0).then_some(fd)
-}
-
-pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, length: usize) -> isize {
-    if regular(fd).is_none() {
-        // SAFETY: as the caller calls it.
-        return unsafe { libc::write(fd, bytes, length) };
-    }
-    let _guard = Guard::new();
-    // SAFETY: as the caller calls it; asks for an offset, and moves it as a write does.
-    unsafe {
-        let from = libc::lseek(fd, 0, libc::SEEK_CUR);
-        let mut is_written = false;
-        let written = write_at(fd, bytes, length, from, || {
-            is_written = true;
-            libc::write(fd, bytes, length)
-        });
-        if !is_written {
-            libc::lseek(fd, written as libc::off_t, libc::SEEK_CUR);
-        }
-        written
-    }
 }
 
 /// The function that the MPI library's import of this name is pointed to.

@@ -10,6 +10,7 @@
 //! - While a shared pointer has been written, and the log does not say yet what was read, it counts as not whole: a life
 //!   that begins then cannot know which pointer it had.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -101,6 +102,18 @@ impl Call {
     }
 }
 
+/// How a call that finds no bytes went in former lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The log does not say.
+    Unknown,
+    /// None of them has made it.
+    New,
+    Done,
+    /// With this error.
+    Failed(c_int),
+}
+
 /// What former lives have found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Former {
@@ -190,14 +203,24 @@ fn next_for(call: Call, records: &[u8]) -> Option<(usize, Record<'_>)> {
     })
 }
 
-/// Whether the log has this call next, and what was found.
-pub fn is_next(call: Call) -> bool {
+/// How the call went in a former life. If the log says so, it goes on behind it.
+pub fn outcome(call: Call) -> Outcome {
     let _guard = Guard::new();
-    let (done, Some(log)) = (done(), open()) else {
-        return false;
+    let (mut done, Some(log)) = (done(), open().filter(|_| is_whole())) else {
+        return Outcome::Unknown;
     };
-    let next = next_for(call, &log.records()[*done..]);
-    next.is_some_and(|(_, record)| matches!(record.what, What::Read(from, wanted, _) if call.is(&record, from, wanted)))
+    if let Some((length, record)) = next_for(call, &log.records()[*done..])
+        && let What::Read(from, wanted, bytes) = record.what
+        && call.is(&record, from, wanted)
+        && let Ok(code) = bytes.try_into()
+    {
+        *done += length;
+        return match u64::from_le_bytes(code) {
+            0 => Outcome::Done,
+            error => Outcome::Failed(error as c_int),
+        };
+    }
+    Outcome::New
 }
 
 /// Looks for what former lives have found there. `into` has room for what is wanted.
