@@ -6,6 +6,7 @@ import pytest
 
 import harness
 from harness import slow
+from image_files import calm_and_struck
 from survival import every
 
 MODES = """
@@ -23,6 +24,12 @@ def talk(found):
     total = (31 * total + world.sendrecv(total, (rank + 1) % size)) % 1000003
 def row():
     return total * 100 + np.arange(number, dtype="q")
+def look(file, place):
+    found = np.zeros(number, dtype="q")
+    file.Read_at(place, found)
+    return found.sum()
+def look_beside(file):
+    return look(file, 8 * number * ((rank + 1) % size))
 def interleaved(file):
     file.Set_view(8 * rank, MPI.INT64_T, MPI.INT64_T.Create_vector(number, 1, size).Commit())
 if kind == "atomic":
@@ -32,9 +39,7 @@ if kind == "atomic":
     interleaved(file)
     for step in range(250):
         file.Write_at(0, row())
-        found = np.zeros(number, dtype="q")
-        file.Read_at(0, found)
-        talk(found.sum())
+        talk(look(file, 0))
     file.Close()
 elif kind == "append":
     # ROMIO keeps a shared pointer meanwhile. Each step adds rows behind those that were there.
@@ -60,10 +65,9 @@ elif kind == "scratch":
         file = opened("scratch", both | MPI.MODE_DELETE_ON_CLOSE)
         file.Write_at(8 * number * rank, row())
         world.barrier()
-        found = np.zeros(number, dtype="q")
-        file.Read_at(8 * number * ((rank + 1) % size), found)
+        found = look_beside(file)
         file.Close()
-        talk(found.sum())
+        talk(found)
 elif kind == "turns":
     # Two files in turn, as checkpoints are; each is opened again to read it, in different ways.
     for step in range(40):
@@ -75,11 +79,9 @@ elif kind == "turns":
         file.Close()
         world.barrier()
         file = opened(name, MPI.MODE_RDONLY if step % 3 else MPI.MODE_RDWR)
-        found = np.zeros(number, dtype="q")
-        file.Read_at(8 * number * ((rank + 1) % size), found)
-        length = file.Get_size()
+        found = look_beside(file) + file.Get_size()
         file.Close()
-        talk(found.sum() + length)
+        talk(found)
 elif kind == "made":
     # One rank removes a file, and another one makes it anew.
     for step in range(60):
@@ -115,10 +117,9 @@ elif kind == "removed":
     for step in range(100):
         file.Write_at(8 * number * rank, row())
         world.barrier()
-        found = np.zeros(number, dtype="q")
-        file.Read_at(8 * number * ((rank + 1) % size), found)
+        found = look_beside(file)
         world.barrier()
-        talk(found.sum())
+        talk(found)
     file.Close()
 print("rank", rank, total)
 """
@@ -131,7 +132,7 @@ KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", "causal", "channel-memory", "blocking", "chandy-lamport", "group"])
 @pytest.mark.parametrize("rank, messages", [(1, 300), slow(0, 150), slow(0, 450), slow(2, 400)])
 def test_a_failure_changes_neither_answers_nor_files(jobs, protocol, images, kind, rank, messages):
-    calm, result = run(jobs, kind, [*images, "--fault", f"rank={rank},messages={messages}"], protocol)
+    calm, result = calm_and_struck(jobs, MODES, kind, protocol, [*images, "--fault", f"rank={rank},messages={messages}"])
     assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out), result.describe()
     # Where all return, a file of a shared pointer may stay.
     contents = [
@@ -143,20 +144,8 @@ def test_a_failure_changes_neither_answers_nor_files(jobs, protocol, images, kin
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto"])
 def test_a_file_that_is_removed_while_it_is_open_is_not_replaced_by_another(jobs, protocol):
     """A rank that begins again has no way to what the others have open."""
-    calm, result = run(jobs, "removed", ["--fault", "rank=1,messages=300"], protocol)
+    calm, result = calm_and_struck(jobs, MODES, "removed", protocol, ["--fault", "rank=1,messages=300"])
     if protocol == "auto":
         assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out) and result.of("returned"), result.describe()
     else:
         assert result.code == 119 and "was removed meanwhile" in result.errors, result.describe()
-
-
-def run(jobs, kind, options, protocol):
-    """An undisturbed run, and one in which a rank fails."""
-    directories = [jobs.directory / name for name in ("calm", "struck")]
-    for directory in directories:
-        directory.mkdir()
-    program = [harness.PYTHON, "-c", MODES]
-    calm = jobs.calm(3, *program, directories[0], kind)
-    result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
-    assert result.of("failed"), result.describe()
-    return calm, result

@@ -9,7 +9,7 @@ import pytest
 
 import harness
 from harness import MANY, by_rank, came_about, slow, storm
-from image_files import kill_with_snapshots, reach_warm, warm
+from image_files import calm_and_struck, kill_with_snapshots, reach_warm, warm
 from survival import began_from_images, every
 
 # Each rank has a file for each phase and one for all. What it writes differs from life to life, even in length. All
@@ -332,16 +332,7 @@ print("rank", world.rank, total)
 
 
 def read_back(jobs, kind, protocol, images):
-    """The results of an undisturbed run, and of one in which a rank fails."""
-    directories = [jobs.directory / name for name in ("calm", "struck")]
-    for directory in directories:
-        directory.mkdir()
-    program = [harness.PYTHON, "-c", READS_BACK]
-    calm = jobs.calm(3, *program, directories[0], kind)
-    options = [*images, "--fault", "rank=1,messages=700"]
-    result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
-    assert result.of("failed"), result.describe()
-    return calm, result
+    return calm_and_struck(jobs, READS_BACK, kind, protocol, [*images, "--fault", "rank=1,messages=700"])
 
 
 IMAGES = pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])

@@ -20,6 +20,19 @@ def start(jobs, directory, n, *program, every="100ms", options=(), **more):
     return jobs.start(n, *program, options=options, **more)
 
 
+def calm_and_struck(jobs, program, kind, protocol, options):
+    """The results of an undisturbed job of three ranks, and of one in which a rank fails. Each has a directory of its own
+    for its files."""
+    directories = [jobs.directory / name for name in ("calm", "struck")]
+    for directory in directories:
+        directory.mkdir()
+    program = [harness.PYTHON, "-c", program]
+    calm = jobs.calm(3, *program, directories[0], kind)
+    result = jobs.run(3, *program, directories[1], kind, protocol=protocol, options=options)
+    assert result.of("failed"), result.describe()
+    return calm, result
+
+
 def files(directory, rank):
     """The image files of a rank, the oldest first."""
     return sorted(Path(directory).glob(f"*/rank-{rank}.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))
