@@ -90,7 +90,8 @@ def lose(jobs, program, rng, kills, name, protocol, nodes, images):
         pytest.skip(f"{entry} does not run on 4 ranks")
     expected = undisturbed(jobs, command, entry, 4)
     file = jobs.directory / "result-struck"
-    options = ["--nodes", str(nodes), "--lease", "2s", *harness.MANY, *images]
+    nodes = ["--nodes", str(nodes)] if isinstance(nodes, int) else nodes
+    options = [*nodes, "--lease", "2s", *harness.MANY, *images]
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     are_alone = protocol == "channel-memory" or "--tolerate" in images

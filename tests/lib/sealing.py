@@ -65,7 +65,7 @@ def of_format_7(path):
     change_note(path, note)
     with open(path, "r+b") as file:
         header = bytearray(file.read(4096))
-        assert header[8:12] == (8).to_bytes(4, "little")
+        assert header[8:12] == (9).to_bytes(4, "little")
         header[8:12] = (7).to_bytes(4, "little")
         header[4080:] = bytes(16)
         header[4080:] = checksum(header)

@@ -11,7 +11,8 @@ import pytest
 from catalogue import BY_NAME, arguments
 from chains import EVERY, SUSPENDED, interrupt, recorded
 from harness import by_rank, came_about, slow, states
-from on_nodes import agents
+from image_files import from_files, kill_with_snapshots, reach_written
+from on_nodes import NODE, agents, lose
 
 HEAT = ("400", "400", "8000")
 
@@ -124,7 +125,7 @@ def test_images_on_one_file_system_need_no_partner(jobs, chain, program, rng, pr
 
 
 @pytest.mark.parametrize("by", ["command", "SIGTERM"])
-@pytest.mark.parametrize("protocol", [slow(protocol) for protocol in PROTOCOLS])
+@pytest.mark.parametrize("protocol", ["pessimistic", *[slow(protocol) for protocol in ["causal", *PROTOCOLS]]])
 def test_it_is_suspended_and_goes_on_elsewhere(jobs, chain, program, protocol, by):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=["--nodes", "2", "--grace", "20s"], protocol=protocol)
@@ -239,3 +240,30 @@ def test_a_full_disk_of_one_node_costs_images_only(jobs, chain, program, own_dis
     assert not result.of("wave_recorded"), result.describe()
     came_about(result.of("image_not_written"), result)
     assert chain.out == calm.out and not list(place.iterdir())
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", slow("causal"), slow("hierarchical")])
+@pytest.mark.parametrize("disks", [slow("one"), "own"])
+def test_a_lost_node_takes_back_its_own_ranks(jobs, program, rng, kills, tmp_path, request, disks, protocol):
+    """From images in files, with the logs that lie beside: all nodes see them, or another one has a copy."""
+    nodes, place = 3, tmp_path / "images"
+    if disks == "own":
+        launcher, place, _ = request.getfixturevalue("own_disks")
+        nodes = ["-hosts", "a.invalid:2,b.invalid:1,c.invalid:1", *launcher]
+    result = lose(jobs, program, rng, kills, "cg", protocol, nodes, [*NODE, *EVERY, "--checkpoint-dir", place])
+    if protocol != "hierarchical":
+        assert not result.of("returned") or any(event["wave"] == 0 for event in result.of("returned")), result.describe()
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("protocol", [slow("pessimistic"), slow("causal"), "hierarchical"])
+def test_a_rank_without_its_copy_begins_from_its_file(jobs, program, rng, tmp_path, protocol):
+    calm = jobs.calm(4, *program("heat"), *HEAT)
+    options = ["--nodes", "2", "--checkpoint-dir", tmp_path / "images", *EVERY]
+    job = jobs.start(4, *program("heat"), *HEAT, options=options, protocol=protocol)
+    rank = rng.randrange(4)
+    reach_written(job, rank)
+    kill_with_snapshots(job, rank)
+    result = job.wait().ok()
+    came_about(from_files(result), result)
+    assert result.out == calm.out

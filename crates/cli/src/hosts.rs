@@ -282,27 +282,31 @@ fn token_in(file: &Path) -> Result<String, String> {
 
 /// Refuses what does not work on several nodes.
 fn check(options: &Options) -> Result<(), Refusal> {
-    let has_files = options.images.directory.is_some();
     let given = [
-        (
-            has_files && !options.protocol.images_outlive_nodes(),
-            "--checkpoint-dir with pessimistic, causal or hierarchical",
-            "choose another protocol",
-        ),
-        (
-            // Channel memories have files of their own.
-            options.log.spill_directory.is_some() && options.protocol != Protocol::ChannelMemory,
-            "--spill-dir",
-            "ranks of other nodes cannot read what a node has written to it; raise --log-memory instead",
-        ),
+        (options.resume_if_any, "--resume-if-any"),
+        (options.ends.time_limit.is_some(), "--time-limit"),
     ];
-    let given = given.into_iter().find(|(given, ..)| *given);
-    given.map_or(Ok(()), |(_, what, instead)| {
-        Err(Refusal::new(
+    let suspends = given
+        .into_iter()
+        .find(|(given, _)| *given && options.protocol == Protocol::Hierarchical);
+    if let Some((_, name)) = suspends {
+        return Err(Refusal::new(
             2,
-            format!("{what} does not work on several nodes yet; {instead}, or run on one node (-hosts localhost)"),
-        ))
-    })
+            format!(
+                "{name}: with --protocol hierarchical a job on several nodes cannot be suspended; leave it out, or run with \
+                 --protocol auto"
+            ),
+        ));
+    }
+    // Channel memories have files of their own.
+    match options.log.spill_directory.is_some() && options.protocol != Protocol::ChannelMemory {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            2,
+            "--spill-dir does not work on several nodes yet: ranks of other nodes cannot read what a node has written to it; \
+             raise --log-memory instead, or run on one node (-hosts localhost)",
+        )),
+    }
 }
 
 /// The servers of the job. If it has ranks on other machines, they listen on every address unless the user gives one.

@@ -148,14 +148,18 @@ pub fn resume(mut options: Options, suspended: Suspended) -> Result<Settings, Re
     let here = Path::new(&about.origin.directory).to_path_buf();
     let cluster = hosts::cluster(&options, &here, |name| std::env::var_os(name))?;
     let cluster = cluster.map(|cluster| with_files(cluster, &job.programs)).transpose()?;
-    if cluster.is_some() && (!job.protocol.can_return_together() || about.ranks > about.launched) {
+    // On several nodes every suspension has a wave.
+    let has_wave = job.protocol.can_return_together() || job.image_files.waves_to_suspend && !about.nodes.is_empty();
+    if cluster.is_some() && (!has_wave || about.ranks > about.launched) {
         return Err(Refusal::new(
             2,
-            "a job without waves of all ranks, or whose ranks have spawned others, cannot go on on several nodes yet; resume it on one \
-             (--nodes 1)",
+            "a job that has left one machine without a wave of all ranks, or whose ranks have spawned others, cannot go on \
+             on several nodes yet; resume it on one (--nodes 1)",
         ));
     }
-    let partners = cluster.is_some() && job.images && job.image_files.replicas > 0;
+    // Without replicas, too, images come from the nodes that have them.
+    let comes_back = job.image_files.replicas > 0 || job.image_files.waves_to_suspend;
+    let partners = cluster.is_some() && job.images && comes_back;
     (job.image_files.partners, job.image_files.shared) = (partners, false);
     job.open_files = check::open_files(about.ranks)?;
     let missing = about.missing(&processor());
@@ -355,14 +359,19 @@ fn lasting(place: &Described, here: &Path) -> String {
 
 fn image_files(options: &Options, here: &Path, is_on_nodes: bool) -> ImageFiles {
     let directory = options.images.directory.as_ref().map(|path| here.join(path));
+    let (has_files, outlive_nodes) = (directory.is_some(), options.outlives_nodes());
     ImageFiles {
         // Files in memory are for other nodes.
-        local_copies: options.images.local_copies || directory.is_none(),
+        local_copies: options.images.local_copies || !has_files,
         directory: directory.map(PathBuf::into_os_string),
         compress: options.images.compress,
         keep: options.images.keep,
-        partners: is_on_nodes && options.outlives_nodes() && options.images.peers != Some(0),
-        replicas: options.images.peers.unwrap_or(1),
+        partners: is_on_nodes && outlive_nodes && options.images.peers != Some(0),
+        replicas: match outlive_nodes {
+            true => options.images.peers.unwrap_or(1),
+            false => 0,
+        },
+        waves_to_suspend: is_on_nodes && has_files && !outlive_nodes && options.protocol.with_waves().is_some(),
         parity: options.images.parity,
         copy_rate: options.images.copy_rate,
         shared: false,

@@ -115,6 +115,8 @@ pub struct Coordinator {
     may_come_back: bool,
     /// Waves were given up, and all ranks begin again when one cannot recover alone.
     may_begin_again: bool,
+    /// There are waves for a suspension only. The job goes on with this protocol, which has none.
+    without_waves: Option<Protocol>,
     /// Waits of ranks of several nodes in their replays.
     vain: Vain,
     commands: VecDeque<Command>,
@@ -140,6 +142,7 @@ impl Coordinator {
             is_resumed: false,
             may_come_back: false,
             may_begin_again: false,
+            without_waves: None,
             vain: Vain::default(),
             commands: VecDeque::new(),
             plan,
@@ -263,6 +266,7 @@ impl Coordinator {
             Fact::OnlyLogs => self.only_logs(),
             Fact::WavesAgain => self.waves_again(),
             Fact::WavesBack => self.waves_back(),
+            Fact::WavesToSuspend => self.waves_to_suspend(),
             Fact::Halt => self.halt(),
             Fact::GoOn { together } => self.go_on_after_halt(together),
             Fact::Due => self.mind_silence(now),
@@ -323,6 +327,16 @@ impl Coordinator {
     /// Waves were given up, and all ranks begin again when one cannot recover alone.
     pub fn may_begin_again(&self) -> bool {
         self.may_begin_again
+    }
+
+    /// There are waves for a suspension only.
+    pub fn has_waves_to_suspend(&self) -> bool {
+        self.without_waves.is_some()
+    }
+
+    /// The protocol after [`Fact::OnlyLogs`], if the job can do without the waves that it has.
+    pub fn without_waves(&self) -> Option<Protocol> {
+        self.without_waves.or_else(|| self.plan.protocol.without_waves())
     }
 
     /// Where `rank` runs, or did last.
@@ -444,10 +458,12 @@ impl Coordinator {
         self.drop_surveys(&Why::NoWaves, |_| true);
         self.drop_wave(0, Why::NoWaves);
         self.nothing_is_beyond();
-        if let Some(protocol) = self.plan.protocol.without_waves() {
+        if let Some(protocol) = self.without_waves() {
             self.plan.protocol = protocol;
-            self.may_come_back = true;
-            self.may_begin_again = !self.is_resumed;
+            if self.without_waves.take().is_none() {
+                self.may_come_back = true;
+                self.may_begin_again = !self.is_resumed;
+            }
             self.tell_protocol();
             self.end_parity();
         }
@@ -462,7 +478,7 @@ impl Coordinator {
 
     /// Images of single ranks are no wave, even with equal numbers.
     fn waves_again(&mut self) {
-        let former = self.plan.protocol.with_waves_again();
+        let former = self.plan.protocol.with_waves();
         let Some(protocol) = former.filter(|_| self.may_begin_again) else {
             return;
         };
@@ -478,10 +494,26 @@ impl Coordinator {
     /// The reason for giving up waves has gone, and ranks go on. What they have alone is no wave, but a rank that fails
     /// begins from it while there is none.
     fn waves_back(&mut self) {
-        let former = self.plan.protocol.with_waves_again();
-        let Some(protocol) = former.filter(|_| self.may_come_back) else {
-            return;
-        };
+        let former = self.plan.protocol.with_waves();
+        if let Some(protocol) = former.filter(|_| self.may_come_back) {
+            (self.may_come_back, self.may_begin_again) = (false, false);
+            self.waves_come(protocol);
+        }
+    }
+
+    /// Where ranks have images alone, and nobody can bring their logs back, a suspension has a wave. Not where ranks have
+    /// been spawned: they do not begin with the others.
+    fn waves_to_suspend(&mut self) {
+        let has_spawned = self.ranks.len() > self.plan.units.ranks();
+        let with_waves = self.plan.protocol.with_waves().filter(|_| !has_spawned);
+        if let Some(protocol) = with_waves {
+            self.without_waves = Some(self.plan.protocol);
+            self.waves_come(protocol);
+        }
+    }
+
+    /// Ranks run, and have waves from now on.
+    fn waves_come(&mut self, protocol: Protocol) {
         self.drop_surveys(&Why::NoWaves, |_| true);
         for rank in 0..self.ranks.len() as Rank {
             if self.images(rank).taking.is_some() {
@@ -491,7 +523,6 @@ impl Coordinator {
             }
         }
         self.plan.protocol = protocol;
-        (self.may_come_back, self.may_begin_again) = (false, false);
         self.tell_protocol();
         self.count_on();
         for unit in &mut self.units {
@@ -514,6 +545,12 @@ impl Coordinator {
     fn go_on_after_halt(&mut self, together: bool) {
         self.is_halted = false;
         self.tell(Command::GoOn);
+        if let Some(protocol) = self.plan.protocol.with_waves().filter(|_| together) {
+            // What it goes on from is a wave of its suspension.
+            self.without_waves = Some(self.plan.protocol);
+            self.plan.protocol = protocol;
+            self.tell_protocol();
+        }
         // The nodes' memory is empty; the logs that the wave needs are beside its images.
         self.nodes.logs_lost |= together && self.plan.protocol.logs();
         if together || self.nodes.logs_lost || !self.plan.protocol.logs() || self.is_hierarchical() {

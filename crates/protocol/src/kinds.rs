@@ -143,11 +143,10 @@ impl Protocol {
     }
 
     /// Ranks may write the copies of messages from ranks of other nodes. Where the loss of a node is tolerated a log
-    /// may begin anew in another place.
+    /// may begin anew in another place, and the order of deliveries goes along.
     pub const fn may_be_direct(self, tolerate_node: bool) -> bool {
         !tolerate_node
             && matches!(self.kept(), Kept::Nowhere | Kept::BySender)
-            && matches!(self.order(), Order::None | Order::Logged)
             && matches!(self.waves(), Waves::None | Waves::Blocking)
     }
 
@@ -179,11 +178,12 @@ impl Protocol {
         Self::ALL.into_iter().find(|left| may && same(left))
     }
 
-    /// The protocol whose waves were given up for this one.
-    pub fn with_waves_again(self) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|former| former.without_waves() == Some(self))
+    /// The protocol that has the same logs, and waves of all ranks, where this one has none: its waves may have been
+    /// given up for this one.
+    pub fn with_waves(self) -> Option<Self> {
+        let adds = |other: &Self| other.can_return_together() && other.kept() == self.kept();
+        let lacks = self.logs() && !self.has_waves();
+        Self::ALL.into_iter().find(|other| lacks && adds(other))
     }
 }
 
@@ -242,8 +242,12 @@ mod tests {
     fn waves_are_given_up_and_come_back() {
         assert_eq!(those(|protocol| protocol.without_waves().is_some()), ["auto"]);
         assert_eq!(Protocol::Auto.without_waves(), Some(Protocol::Pessimistic));
-        assert_eq!(Protocol::Pessimistic.with_waves_again(), Some(Protocol::Auto));
-        assert_eq!(Protocol::Causal.with_waves_again(), None);
+        assert_eq!(
+            those(|protocol| protocol.with_waves().is_some()),
+            ["pessimistic", "causal"]
+        );
+        assert_eq!(Protocol::Pessimistic.with_waves(), Some(Protocol::Auto));
+        assert_eq!(Protocol::Causal.with_waves(), Some(Protocol::Auto));
     }
 
     #[test]

@@ -219,6 +219,9 @@ pub enum Fact {
     /// There are waves again, after [`Fact::OnlyLogs`]. Ranks run, and begin from what they have alone until there is a
     /// wave.
     WavesBack,
+    /// The job is to be suspended, and what ranks have alone cannot be brought back: there are waves until
+    /// [`Fact::OnlyLogs`].
+    WavesToSuspend,
     /// All processes must end: the job is being suspended.
     Halt,
     /// The job goes on after that, or is resumed: `together` from a wave, although there are logs.

@@ -1,5 +1,6 @@
 mod anew;
 mod ends;
+mod suspending;
 
 use std::time::Duration;
 

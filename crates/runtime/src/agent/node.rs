@@ -79,6 +79,7 @@ impl NodeMemory {
                 kept.push((at, bytes));
             }
             kept.push((self.layout.arena(rank) + self.layout.deeds(), self.deeds(rank)?));
+            kept.extend(self.undo_log(rank)?);
         }
         self.empty(ranks)?;
         self.write_header(job, ranks)?;
@@ -539,6 +540,7 @@ pub(super) mod tests {
             images: false,
             image_files: ImageFiles {
                 partners: false,
+                waves_to_suspend: false,
                 replicas: 1,
                 parity: None,
                 copy_rate: None,

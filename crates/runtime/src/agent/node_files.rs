@@ -70,7 +70,7 @@ impl Work {
         store.remove_others();
         store.pin_only(|rank| work.is_here(rank));
         work.ranks = ranks.into_iter().map(Rank::from_state).collect();
-        work.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = true);
+        work.begin_from_wave();
         work.store = Some(store);
         Ok(work)
     }

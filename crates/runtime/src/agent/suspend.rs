@@ -56,6 +56,14 @@ impl Work {
         }
     }
 
+    /// A job that goes on begins from images of a wave, with logs beside them.
+    pub(super) fn begin_from_wave(&mut self) {
+        self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = true);
+        if let Some(with_waves) = self.job.protocol.with_waves() {
+            self.job.protocol = with_waves;
+        }
+    }
+
     /// The job can be resumed from the files that its ranks have; others are of no use.
     fn pin_files(&mut self) {
         let files = self.files_of(|_| true);
@@ -232,9 +240,9 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
     work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
-    work.ranks
-        .iter_mut()
-        .for_each(|rank| rank.images.lacks_log = is_of_wave);
+    if is_of_wave {
+        work.begin_from_wave();
+    }
     work.store = Some(store);
     // An interrupted run may have left useless files.
     work.pin_files();

@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
 use resurgo_wire::node_memory::control;
 use resurgo_wire::undo::{self, HALF, HEAD, Inode, Record, What};
 
@@ -36,9 +38,9 @@ impl Work {
 }
 
 impl NodeMemory {
-    /// Undoes what these ranks have overwritten in files since their image `number`, and empties their logs.
+    /// Undoes what these ranks have overwritten in files since their image `number`. Their logs keep what was before.
     /// `are_all`: there are no ranks elsewhere.
-    pub(super) fn undo(&self, ranks: &[usize], number: u64, are_all: bool) -> io::Result<()> {
+    fn undo(&self, ranks: &[usize], number: u64, are_all: bool) -> io::Result<()> {
         ranks.iter().try_for_each(|rank| self.forget_reads(*rank, number))?;
         if !self.layout.undoes {
             return Ok(());
@@ -51,16 +53,36 @@ impl NodeMemory {
             logs.push(self.log_at(at)?);
         }
         are_whole &= write_back(&logs, number, are_all);
-        for rank in ranks {
+        for (rank, log) in ranks.iter().zip(&logs) {
             let at = self.layout.arena(*rank) + self.layout.undo();
-            self.write_u64(at + undo::STATE, 0)?;
-            self.write_u64(at + undo::SINCE, number)?;
+            // A rank may not be able to begin from this image: then all return to an earlier one.
+            let former = undo::records(log).filter(|(_, record)| record.image < number);
+            let former: Vec<u8> = former.flat_map(|(whole, _)| whole).copied().collect();
+            let is_whole = self.read_u64(at + undo::SINCE)? <= number;
+            let used = if is_whole { former.len() } else { 0 };
+            self.write(&former[..used], at + HEAD)?;
+            self.write_u64(at + undo::STATE, undo::state(0, used))?;
+            if !is_whole {
+                self.write_u64(at + undo::SINCE, number)?;
+            }
             if are_whole {
                 let lost = self.control(*rank, control::LOST_READS)?;
                 self.set_control(*rank, control::LOST_READS, lost.min(number))?;
             }
         }
         Ok(())
+    }
+
+    /// The undo log of `rank`, with the places of its parts; empty if there is none.
+    pub(super) fn undo_log(&self, rank: usize) -> io::Result<Vec<(usize, Vec<u8>)>> {
+        if !self.layout.undoes {
+            return Ok(Vec::new());
+        }
+        let at = self.layout.arena(rank) + self.layout.undo();
+        let mut head = vec![0; HEAD];
+        self.read(&mut head, at)?;
+        let (half, _) = undo::of_state(self.read_u64(at + undo::STATE)?);
+        Ok(vec![(at, head), (at + HEAD + half * HALF, self.log_at(at)?)])
     }
 
     /// What counts of the undo log or read log that begins there.
@@ -102,12 +124,15 @@ impl NodeMemory {
 struct Story<'a> {
     /// In the order in which it happened.
     records: Vec<Record<'a>>,
+    /// What ranks wrote before an image that is later than the first of these. It stays.
+    kept: Vec<(u64, u64)>,
 }
 
 /// Writes back what has been overwritten since image `number`. False: some of it is not possible, or others have
 /// overwritten it in turn.
 fn write_back(logs: &[Vec<u8>], number: u64, are_all: bool) -> bool {
     let mut files: BTreeMap<(Inode, &[u8]), Story> = BTreeMap::new();
+    let mut former = Vec::new();
     for log in logs {
         // A later file may have the number of a former one.
         let mut paths: BTreeMap<Inode, &[u8]> = BTreeMap::new();
@@ -118,13 +143,22 @@ fn write_back(logs: &[Vec<u8>], number: u64, are_all: bool) -> bool {
                     let path = paths.get(&record.file).copied().unwrap_or_default();
                     files.entry((record.file, path)).or_default().records.push(record);
                 }
-                _ => {}
+                _ => former.push(record),
             }
         }
     }
     let mut all = true;
     for ((inode, path), mut story) in files {
         story.records.sort_by_key(|record| record.time);
+        let begin = story.records.first().map_or(0, |record| record.time);
+        let kept = former
+            .iter()
+            .filter(|record| record.file == inode && record.time > begin);
+        let written = kept.filter_map(|record| match record.what {
+            What::Changed(from, to, _) | What::Longer(from, to, _) => Some((from, to)),
+            _ => None,
+        });
+        story.kept = written.collect();
         let is_done = story
             .write_back(Path::new(std::ffi::OsStr::from_bytes(path)), inode)
             .is_ok();
@@ -181,8 +215,31 @@ impl Story<'_> {
         }
         let length = file.metadata()?.len();
         let mut end = length;
-        while let Some((from, _)) = added.iter().find(|(from, to)| *from < end && end <= *to) {
-            end = *from;
+        let begin_of = |ranges: &[(u64, u64)], end: u64| {
+            let mut touching = ranges.iter().filter(|(from, to)| *from < end && end <= *to);
+            touching.next().map(|(from, _)| *from)
+        };
+        loop {
+            if let Some(begin) = begin_of(&added, end) {
+                end = begin;
+            } else if let Some(begin) = begin_of(&holes, end) {
+                // As far as nobody has written anything that goes.
+                let goes = added.iter().map(|(_, to)| *to).filter(|to| *to < end).max();
+                let begin = begin.max(goes.unwrap_or(0));
+                let kept = self
+                    .kept
+                    .iter()
+                    .filter(|(from, _)| *from < end)
+                    .map(|(_, to)| *to)
+                    .max();
+                let kept = kept.unwrap_or(0).max(last_written(file, begin, end)?);
+                end = end.min(kept.max(begin));
+                if end > begin {
+                    break;
+                }
+            } else {
+                break;
+            }
         }
         match end < length {
             true => file.set_len(end),
@@ -193,7 +250,7 @@ impl Story<'_> {
 
 /// The file that had this path, if it still has.
 fn open(path: &Path, inode: Inode) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).open(path)?;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
     let about = file.metadata()?;
     match (about.dev(), about.ino()) == inode && about.is_file() {
         true => Ok(file),
@@ -202,6 +259,33 @@ fn open(path: &Path, inode: Inode) -> io::Result<File> {
             "another file has this name now",
         )),
     }
+}
+
+/// The end of what is there and not zero, in a part of the file.
+fn last_written(file: &File, from: u64, to: u64) -> io::Result<u64> {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut at, mut last) = (from, from);
+    while at < to {
+        at = match lseek(file, at as i64, Whence::SeekData) {
+            Ok(data) => data as u64,
+            // There is nothing but a hole.
+            Err(Errno::ENXIO) => return Ok(last),
+            Err(error) => return Err(error.into()),
+        };
+        let wanted = buffer.len().min(to.saturating_sub(at) as usize);
+        let found = match wanted {
+            0 => 0,
+            _ => file.read_at(&mut buffer[..wanted], at)?,
+        };
+        if found == 0 {
+            break;
+        }
+        if let Some(place) = buffer[..found].iter().rposition(|byte| *byte != 0) {
+            last = at + place as u64 + 1;
+        }
+        at += found as u64;
+    }
+    Ok(last)
 }
 
 /// Adds a range to some that do not touch one another.
@@ -315,6 +399,42 @@ mod tests {
         two.write(1, 4, 6, b"yy");
         assert!(write_back(&[one.log, two.log], 2, true));
         assert_eq!(std::fs::read(&path).unwrap(), b"0123xxyy", "rank two keeps its bytes");
+    }
+
+    #[test]
+    fn a_place_that_nobody_has_written_goes_with_what_was_added_behind() {
+        let (_directory, path, file) = file("holes", b"0123");
+        let mut one = Writer::new(&file, &path);
+        for (time, at) in [(1, 8196), (2, 20000), (3, 100), (4, 12000)] {
+            one.write(1, time, at, b"new");
+        }
+        assert!(write_back(&[one.log], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"0123");
+    }
+
+    #[test]
+    fn of_two_that_write_at_once_one_finds_the_end_before_what_the_other_adds() {
+        let (_directory, path, file) = file("at-once", b"");
+        let (mut one, mut two) = (Writer::new(&file, &path), Writer::new(&file, &path));
+        one.write(1, 1, 0, b"aaaa");
+        two.write(1, 2, 8, b"bbbb");
+        let end = two.log.len() - 8;
+        two.log[end..].copy_from_slice(&0u64.to_le_bytes());
+        assert!(write_back(&[one.log, two.log], 1, true));
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_others_keep_in_such_a_place_stays() {
+        for (name, bytes) in [("kept", b"kept"), ("zeros", &[0; 4])] {
+            let (_directory, path, file) = file(name, b"0123");
+            let (mut one, mut two) = (Writer::new(&file, &path), Writer::new(&file, &path));
+            one.write(1, 1, 8196, b"new");
+            two.write(0, 2, 100, bytes);
+            assert!(write_back(&[one.log, two.log], 1, true));
+            let content = std::fs::read(&path).unwrap();
+            assert_eq!((content.len(), &content[100..]), (104, &bytes[..]));
+        }
     }
 
     #[test]

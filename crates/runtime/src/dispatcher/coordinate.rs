@@ -37,7 +37,7 @@ pub(super) fn plan(job: &Job, ranks: usize, nodes: bool, servers: &Servers) -> P
         files: job.image_files.is_any(),
         local_copies: job.image_files.local_copies,
         groups_at_once: job.groups_at_once,
-        ends_count: job.protocol.can_return_together(),
+        ends_count: job.protocol.can_return_together() || job.image_files.waves_to_suspend,
         begins_anew: match job.protocol.kept() {
             Kept::BetweenGroups => true,
             Kept::InChannelMemory => servers.are_here(),
@@ -139,7 +139,7 @@ impl Dispatcher {
     }
 
     /// Nodes learn which ranks have finished. In emptied memories nothing else says so.
-    fn tell_ends(&mut self) {
+    pub(super) fn tell_ends(&mut self) {
         if self.plan.is_none() || !self.ends_count() {
             return;
         }

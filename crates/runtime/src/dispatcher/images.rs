@@ -122,7 +122,7 @@ impl Dispatcher {
     /// Gives up waves for this reason: from now on each rank takes images alone. Where ranks cannot recover alone,
     /// nothing changes.
     pub(super) fn only_logs(&mut self, why: &str) {
-        let Some(left) = self.coordinator.protocol().without_waves() else {
+        let Some(left) = self.coordinator.without_waves() else {
             return;
         };
         self.policy.goes_on_with(left);
@@ -134,7 +134,7 @@ impl Dispatcher {
     /// A rank cannot recover alone. Where waves were given up, all ranks begin again from the beginning: images of
     /// single ranks are of no use for a return of all. Not with spawned ranks, nor in a resumed job.
     pub(super) fn have_waves_again(&mut self) {
-        let former = self.coordinator.protocol().with_waves_again();
+        let former = self.coordinator.protocol().with_waves();
         let Some(former) = former.filter(|_| self.coordinator.may_begin_again()) else {
             return;
         };
@@ -153,10 +153,17 @@ impl Dispatcher {
             return;
         }
         self.images.refusals.ended_waves = None;
-        let Some(former) = self.coordinator.protocol().with_waves_again() else {
+        self.waves_come(Fact::WavesBack);
+        let finished = self.policy.has_finished(rank);
+        self.bus.tell(Event::WavesBack { rank, finished });
+    }
+
+    /// Ranks run, and have waves from now on, by this fact.
+    pub(super) fn waves_come(&mut self, by: Fact) {
+        let Some(with_waves) = self.coordinator.protocol().with_waves() else {
             return;
         };
-        self.policy.goes_on_with(former);
+        self.policy.goes_on_with(with_waves);
         let (now, are_wanted) = (self.start.elapsed(), self.checkpoints.is_wanted());
         (0..self.pids.len()).for_each(|rank| self.checkpoints.left(rank));
         let units = self.coordinator.units();
@@ -164,9 +171,8 @@ impl Dispatcher {
         if are_wanted {
             self.checkpoints.want(0..units, None, now);
         }
-        self.coordinate(Fact::WavesBack);
-        let finished = self.policy.has_finished(rank);
-        self.bus.tell(Event::WavesBack { rank, finished });
+        self.coordinate(by);
+        self.tell_ends();
     }
 
     /// Whether all ranks (of the unit) return to the last wave because of this failure. With logs they do so only once
@@ -213,6 +219,9 @@ impl Dispatcher {
                 lost: None,
             }),
             false => self.bus.returned(wave, Instant::now()),
+        }
+        if self.coordinator.has_waves_to_suspend() && !self.suspension.is_under_way() {
+            self.only_logs("the job has been resumed from a wave, and has no others");
         }
     }
 
@@ -288,12 +297,16 @@ impl Dispatcher {
 
     /// There are waves that the job can do without.
     fn may_give_up_waves(&self) -> bool {
-        !self.together && self.coordinator.protocol().without_waves().is_some()
+        !self.together && self.coordinator.without_waves().is_some()
     }
 
     /// One rank must not keep all others without images.
     fn give_up_waves(&mut self, rank: usize, reason: &str) {
+        let is_of_suspension = self.coordinator.has_waves_to_suspend();
         self.only_logs(&format!("rank {rank}: {reason}"));
+        if is_of_suspension {
+            return;
+        }
         self.images.refusals.ended_waves = Some(rank);
         let nodes = self.plan.is_some();
         self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });

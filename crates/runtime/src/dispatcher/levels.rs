@@ -137,6 +137,8 @@ impl Dispatcher {
         if !job.images || !(is_asked || cluster.is_some()) {
             return;
         }
+        // Elsewhere images are of no use where a lost node takes logs along.
+        let cluster = cluster.filter(|_| job.protocol.images_outlive_nodes() || job.tolerate_node);
         for (number, level) in levels(&job.image_files, job.protocol.can_return_together(), cluster)
             .iter()
             .enumerate()

@@ -105,7 +105,7 @@ impl Dispatcher {
                 settings.origin,
                 settings.registry,
                 own_directory(job),
-                suspend::obstacle(job),
+                suspend::obstacle(job, !started.plans.is_empty()),
                 settings.time_limit,
             ),
             start,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use resurgo_protocol::checkpoints::Outcome;
 use resurgo_protocol::coordinator::{Former, FormerSet};
 use resurgo_protocol::policy::Failures;
-use resurgo_protocol::{Coordinator, Fact, kinds};
+use resurgo_protocol::{Command, Coordinator, Fact, kinds};
 use resurgo_wire::console::Reply;
 use resurgo_wire::control::{Job, ToAgent};
 use serde::{Deserialize, Serialize};
@@ -64,8 +64,8 @@ pub(super) fn without_images(job: &Job) -> Option<&'static str> {
     }
 }
 
-/// Why a job cannot be suspended, if so.
-pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
+/// Why a job cannot be suspended, if so. `nodes`: it is on several.
+pub(super) fn obstacle(job: &Job, nodes: bool) -> Option<&'static str> {
     if let Some(why) = without_images(job) {
         return Some(why);
     }
@@ -77,6 +77,12 @@ pub(super) fn obstacle(job: &Job) -> Option<&'static str> {
     if job.tolerate_node {
         return Some(
             "what its event loggers hold is in no file; run it without --tolerate node to be able to suspend it",
+        );
+    }
+    if nodes && !job.protocol.can_return_together() && job.protocol.with_waves().is_none() {
+        return Some(
+            "its groups have no wave together, and what its nodes have in memory is in no file; run it with --protocol \
+             auto to be able to suspend it",
         );
     }
     let without = "image files have no place; start it with --checkpoint-dir DIR to be able to suspend it";
@@ -92,6 +98,8 @@ pub(super) struct Suspension {
     unwritten: BTreeSet<usize>,
     /// Why it cannot complete, after the ranks were halted.
     obstacle: Option<String>,
+    /// Files are as in the wave: ranks can begin from it together only.
+    is_undone: bool,
     began: Instant,
     origin: Origin,
     /// Where links to suspended jobs are kept.
@@ -151,6 +159,7 @@ impl Suspension {
             clients: Vec::new(),
             unwritten: BTreeSet::new(),
             obstacle: None,
+            is_undone: false,
             began: Instant::now(),
             origin,
             registry,
@@ -274,7 +283,11 @@ impl Dispatcher {
             return self.refuse(client, "the job is ending");
         }
         if self.plan.is_some() && !self.coordinator.protocol().can_return_together() {
-            let why = "it has no waves any more, and what nodes have in memory is in no file; it can be resumed from its last wave";
+            self.waves_come(Fact::WavesToSuspend);
+        }
+        if self.plan.is_some() && !self.coordinator.protocol().can_return_together() {
+            let why =
+                "there is no wave of ranks that others have spawned, and what its nodes have in memory is in no file";
             return self.refuse(client, why);
         }
         self.suspension.clients.extend(client);
@@ -340,6 +353,9 @@ impl Dispatcher {
     pub(super) fn suspension_failed(&mut self, why: &str) {
         self.suspension.phase = Phase::None;
         self.suspension.not_before = self.start.elapsed() + AGAIN;
+        if self.coordinator.has_waves_to_suspend() && !self.suspension.is_undone {
+            self.only_logs(why);
+        }
         self.bus.tell(Event::NotSuspended { reason: why });
         for client in std::mem::take(&mut self.suspension.clients) {
             self.refuse(Some(client), &format!("could not be suspended and goes on: {why}"));
@@ -349,8 +365,9 @@ impl Dispatcher {
     /// The job cannot be suspended: the halted ranks go on.
     pub(super) fn not_suspended(&mut self, why: &str) {
         self.suspension_failed(why);
+        let together = std::mem::take(&mut self.suspension.is_undone);
         if self.verdict.is_none() {
-            self.coordinate(Fact::GoOn { together: false });
+            self.coordinate(Fact::GoOn { together });
         }
     }
 
@@ -378,6 +395,7 @@ impl Dispatcher {
             Phase::Flushing if !self.suspension.unwritten.is_empty() => {}
             Phase::Flushing if self.output.queued() == 0 => {
                 self.suspension.phase = Phase::Writing;
+                self.undo_since_suspension();
                 let printed = self.place_of_output();
                 match serde_json::to_value(self.about(None, printed)) {
                     Ok(about) if self.suspension.files.is_some() => self.suspend_nodes(about),
@@ -389,6 +407,20 @@ impl Dispatcher {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Ranks that begin from a wave do again what they have done since: files must be as they were. What that takes is in
+    /// the memories of nodes, and in no file.
+    fn undo_since_suspension(&mut self) {
+        if !self.coordinator.protocol().can_return_together()
+            || self.plan.is_none() && self.coordinator.protocol().logs()
+        {
+            return;
+        }
+        if let Some(number) = self.coordinator.waves_in_files(0).first().copied() {
+            self.agents.give_all(Command::Undo { number });
+            self.suspension.is_undone = true;
         }
     }
 
@@ -480,7 +512,11 @@ impl Dispatcher {
         self.tell_whole();
         if self.verdict.is_none() {
             let together = self.suspension.is_from_wave || cluster.is_some();
-            self.coordinate(Fact::GoOn { together });
+            let go_on = Fact::GoOn { together };
+            match self.coordinator.protocol().with_waves().filter(|_| together) {
+                Some(_) => self.waves_come(go_on),
+                None => self.coordinate(go_on),
+            }
         }
     }
 

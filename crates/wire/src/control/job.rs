@@ -103,6 +103,9 @@ pub struct ImageFiles {
     /// All nodes see one directory.
     #[serde(default)]
     pub shared: bool,
+    /// On several nodes ranks have images alone, and logs that no file has: a suspension has a wave.
+    #[serde(default)]
+    pub waves_to_suspend: bool,
     /// The user says where images go, and is told what each level is good for.
     #[serde(default)]
     pub are_named: bool,
@@ -237,7 +240,7 @@ impl Job {
             spills: self.spill_directory.is_some(),
             piggybacks: self.piggybacks(),
             trace_records: self.addresses.trace.records,
-            undoes: self.protocol.can_return_together(),
+            undoes: self.protocol.can_return_together() || self.image_files.waves_to_suspend,
             rereads: self.protocol.repeats_reads(),
         }
     }

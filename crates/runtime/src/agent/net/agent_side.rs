@@ -40,7 +40,7 @@ impl Work {
         self.net.is_some()
             && match orderly {
                 // Also while waves are given up: they may come back.
-                true => self.job.protocol.can_return_together() || self.job.protocol.with_waves_again().is_some(),
+                true => self.job.protocol.can_return_together() || self.job.protocol.with_waves().is_some(),
                 false => self.job.survives(),
             }
     }
