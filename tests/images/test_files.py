@@ -364,3 +364,47 @@ def test_a_rank_that_repeats_alone_reads_what_it_has_read_by_mpi_io(jobs, protoc
     calm, result = read_back(jobs, kind, protocol, images)
     assert by_rank(result.ok().out) == by_rank(calm.out), result.describe()
     assert not result.of("returned"), result.describe()
+
+
+# Each rank holds a file, and removes it after its image. A later file has the same name, and often the same inode.
+REMOVES = """
+import os, sys, time
+from mpi4py import MPI
+world, go, end = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+name = f"{go}-{world.rank}"
+def wait(path):
+    while not world.bcast(os.path.exists(path)):
+        time.sleep(0.005)
+held = open(name, "w+")
+held.write("first")
+held.flush()
+wait(go)
+held.seek(0)
+found = held.read()
+held.close()
+os.remove(name)
+held = open(name, "w+")
+held.write("later")
+held.flush()
+wait(end)
+print("rank", world.rank, found)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["blocking", slow("pessimistic")])
+def test_a_later_file_with_the_number_of_a_former_one_is_another(jobs, tmp_path, protocol):
+    """A rank that is rebuilt does not take it for the one that it had open."""
+    go, end = tmp_path / "go", tmp_path / "end"
+    options = ["--checkpoint-dir", tmp_path / "images", "--local-copies", "off", *every("50ms")]
+    job = jobs.start(2, harness.PYTHON, "-c", REMOVES, go, end, options=options, protocol=protocol)
+    job.reach(lambda: all(len(job.of("image_written", rank=rank)) > 1 for rank in range(2)), what="files of images")
+    go.touch()
+    job.reach(lambda: all((tmp_path / f"go-{rank}").read_text() == "later" for rank in range(2)), what="later files")
+    job.kill([1])
+    job.reach_event("failed", rank=1)
+    end.touch()
+    result = job.wait()
+    if result.code == 0:
+        assert sorted(result.text.splitlines()) == ["rank 0 first", "rank 1 first"], result.describe()
+    else:
+        assert "is another file than it was" in result.errors, result.describe()

@@ -42,6 +42,8 @@ pub struct Descriptor {
     pub same_as: Option<i32>,
     /// Device and inode.
     pub inode: (u64, u64),
+    /// A digest of when it was made; 0: unknown.
+    pub birth: u32,
     pub mode: u32,
     /// A file of the process itself in /proc. The next life has its own by that name.
     pub of_process: bool,
@@ -88,6 +90,7 @@ const NOTHING: Descriptor = Descriptor {
     length: 0,
     same_as: None,
     inode: (0, 0),
+    birth: 0,
     mode: 0,
     of_process: false,
     of_wrapper: false,
@@ -214,6 +217,7 @@ pub(crate) fn describe(fd: i32, standard: &[(u64, u64); 3], before: &[Descriptor
         lock: if is_open { lock_of(fd)? } else { 0 },
         same_as,
         inode,
+        birth: if kind == Kind::File { sys::birth(fd) } else { 0 },
         mode: stat.st_mode,
         of_process,
         of_wrapper: false,

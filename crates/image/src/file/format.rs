@@ -19,8 +19,8 @@ use crate::pages::PAGE;
 
 pub const MAGIC: [u8; 8] = *b"resurgoI";
 /// Changes whenever the meaning of any byte changes.
-pub const FORMAT_VERSION: u32 = 8;
-/// The oldest version that the reader accepts. Its notes have no more than a page.
+pub const FORMAT_VERSION: u32 = 9;
+/// The oldest version that the reader accepts. Its notes have no more than a page. Before version 9 no file has a birth.
 pub const OLDEST_VERSION: u32 = 7;
 /// Where the agent's page lies in the file.
 pub const NOTE_OFFSET: u64 = PAGE as u64;
@@ -229,7 +229,9 @@ pub struct Descriptor {
     pub offset: i64,
     /// Length of a regular file when the image was taken.
     pub length: u64,
-    pub device: u64,
+    pub device: u32,
+    /// A digest of when the file was made; 0: its file system does not say. A later file may have the same inode.
+    pub birth: u32,
     pub inode: u64,
     /// The descriptor with the same open file, -1: none.
     pub same_as: i32,

@@ -226,8 +226,9 @@ impl Tables {
                 flags: entry.flags | if entry.others_write { OTHERS_WRITE } else { 0 },
                 offset: entry.offset,
                 length: entry.length as u64,
-                device: entry.inode.0,
+                device: entry.inode.0 as u32,
                 inode: entry.inode.1,
+                birth: entry.birth,
                 same_as,
                 mode: entry.mode,
                 path: self.name(path)?,
@@ -249,7 +250,7 @@ impl Tables {
         sharing::find_shared(|is_shared| {
             for bytes in bytes.chunks_exact_mut(size_of::<Descriptor>()) {
                 if let Some(mut entry) = record_at::<Descriptor>(bytes, 0).filter(is_written)
-                    && is_shared((entry.device, entry.inode))
+                    && is_shared((entry.device.into(), entry.inode))
                 {
                     entry.flags |= OTHERS_WRITE;
                     bytes.copy_from_slice(bytes_of(&entry));

@@ -266,6 +266,7 @@ fn files_of_the_format_before_are_read_and_written_over() {
     for (version, is_read) in [
         (6, false),
         (7, true),
+        (8, true),
         (FORMAT_VERSION, true),
         (FORMAT_VERSION + 1, false),
     ] {
@@ -280,7 +281,7 @@ fn files_of_the_format_before_are_read_and_written_over() {
                 shown
                     .unwrap_err()
                     .to_string()
-                    .ends_with("and this resurgo reads 7 to 8")
+                    .ends_with("and this resurgo reads 7 to 9")
             ),
         }
         assert_eq!(format::is_image(&first), is_read);
@@ -290,8 +291,8 @@ fn files_of_the_format_before_are_read_and_written_over() {
 #[test]
 fn other_versions_and_other_files_are_told_apart() {
     let victim = Victim::new("version", 0);
-    victim.put(8, &9u32.to_le_bytes());
-    assert!(matches!(victim.check(), Err(Defect::Version { found: 9, .. })));
+    victim.put(8, &10u32.to_le_bytes());
+    assert!(matches!(victim.check(), Err(Defect::Version { found: 10, .. })));
     victim.put(0, b"\x7fELF");
     assert!(matches!(victim.check(), Err(Defect::Foreign { .. })));
     assert!(matches!(

@@ -269,8 +269,10 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
     use std::os::unix::fs::MetadataExt;
     // A file in /proc exists only while it is open: its inode says nothing.
     let lasts = !path.starts_with(b"/proc/");
+    let birth = crate::sys::birth(file.as_raw_fd());
+    let is_known = birth != 0 && descriptor.birth != 0;
     // The device is not compared: many have other numbers after a reboot.
-    if lasts && metadata.ino() != descriptor.inode {
+    if lasts && (metadata.ino() != descriptor.inode || is_known && birth != descriptor.birth) {
         return Err(Obstacle::Exchanged(shown));
     }
     let read_only = descriptor.status & libc::O_ACCMODE == libc::O_RDONLY;
@@ -294,7 +296,7 @@ fn go_to(mut file: &File, descriptor: &Descriptor) -> io::Result<()> {
 type Inode = (u64, u64);
 
 fn inode(descriptor: &Descriptor) -> Inode {
-    (descriptor.device, descriptor.inode)
+    (u64::from(descriptor.device), descriptor.inode)
 }
 
 /// The content of a pipe or a removed file: one of its descriptors has it.
