@@ -6,7 +6,8 @@ import re
 import pytest
 
 import harness
-from harness import MANY, by_rank
+from harness import by_rank
+from settings import MANY
 
 CG = ("512", "1200")
 

@@ -15,7 +15,8 @@ import harness
 import sshd
 from catalogue import BY_NAME, arguments
 from harness import in_time, slow
-from survival import compare, every, undisturbed
+from settings import every
+from survival import compare, undisturbed
 
 # Few ranks, and a node for each; the other nodes are spares, so that this machine can have many.
 RANKS = 4

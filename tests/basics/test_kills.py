@@ -7,7 +7,8 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, in_time, slow
+from harness import by_rank, in_time, slow
+from settings import MANY, TOLERATE_NODE
 from survival import PROGRAMS, soak, survive, undisturbed
 
 SOME = ["heat", "master_worker", "comm_churn", "messages", "rma_halo", "mpiio", *map(slow, ("cg", "transpose", "heat_f08", "lu", "ft"))]
@@ -46,7 +47,7 @@ def test_random_kills_of_many_ranks(jobs, program, rng, kills):
 def test_random_kills_when_a_node_may_be_lost(jobs, program, rng, kills):
     entry, command = BY_NAME["master_worker"], program("master_worker")
     expected = undisturbed(jobs, command, entry, 4)
-    survive(jobs, rng, command, entry, 4, kills or 3, expected, ["--tolerate", "node"])
+    survive(jobs, rng, command, entry, 4, kills or 3, expected, TOLERATE_NODE)
 
 
 @pytest.mark.parametrize("name", ["heat", "master_worker"])
@@ -111,7 +112,7 @@ if comm.rank:
 def test_what_a_rank_holds_leaves_also_while_it_computes(jobs):
     """As soon as the event logger has the deliveries before it, or the agent sees that the message does not leave by
     itself."""
-    result = jobs.run(2, harness.PYTHON, "-c", ANSWERS, protocol="pessimistic", options=["--tolerate", "node"]).ok()
+    result = jobs.run(2, harness.PYTHON, "-c", ANSWERS, protocol="pessimistic", options=TOLERATE_NODE).ok()
     # Otherwise each of them takes half a second. What else the machine does delays some.
     in_time(int(result.text.split()[5]) < 250, result.describe())
 

@@ -8,6 +8,7 @@ import pytest
 
 import harness
 from harness import by_rank, came_about, slow
+from settings import SMALL_LOG, TOLERATE_NODE
 
 # transpose: rounds of all-to-all, 64 x 64 blocks of 8 bytes between each pair: 4 ranks send some 25 MB in all.
 BUSY = ["64", "200"]
@@ -29,7 +30,7 @@ for number in range(200):
 @pytest.mark.parametrize("tolerate", ["process", slow("node")])
 def test_the_bound_is_reached(jobs, tolerate):
     """There are no images that would let the log forget."""
-    options = ["--log-memory", "4M", "--tolerate", tolerate]
+    options = [*SMALL_LOG, "--tolerate", tolerate]
     result = jobs.run(2, harness.PYTHON, "-c", NO_IMAGE, protocol="pessimistic", options=options, timeout=60)
     assert result.code == 119, result.describe()
     assert "--log-memory" in result.errors and "--spill-dir" in result.errors, result.describe()
@@ -38,7 +39,7 @@ def test_the_bound_is_reached(jobs, tolerate):
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 def test_images_let_the_log_forget_where_nodes_may_be_lost(jobs, program, protocol):
     calm = jobs.calm(4, *program("transpose"), *BUSY)
-    options = ["--log-memory", "4M", "--tolerate", "node", "--fault", "random,seed=5,mean=200ms,count=4"]
+    options = [*SMALL_LOG, *TOLERATE_NODE, "--fault", "random,seed=5,mean=200ms,count=4"]
     result = jobs.run(4, *program("transpose"), *BUSY, protocol=protocol, options=options, timeout=60).ok()
     assert result.out == calm.out
     came_about(result.of("log_fills") and result.of("checkpointed"), result)
@@ -47,7 +48,7 @@ def test_images_let_the_log_forget_where_nodes_may_be_lost(jobs, program, protoc
 def test_images_let_the_log_forget(jobs, program):
     """A log that fills asks for images by itself, even while ranks are killed."""
     calm = jobs.calm(4, *program("transpose"), *BUSY)
-    options = ["--log-memory", "4M"]
+    options = SMALL_LOG
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
     came_about(result.of("log_fills") and result.of("wave_complete"), result)
@@ -60,7 +61,7 @@ def test_the_log_goes_to_a_file(jobs, program):
     spill = jobs.directory / "spill"
     spill.mkdir()
     calm = jobs.calm(4, *program("transpose"), *BUSY)
-    options = ["--log-memory", "4M", "--spill-dir", spill]
+    options = [*SMALL_LOG, "--spill-dir", spill]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
     assert result.out == calm.out
     assert result.of("job_ended")[0]["spilled_segments"] > 0
@@ -71,7 +72,7 @@ def test_a_replay_from_the_file(jobs, program):
     spill = jobs.directory / "spill"
     spill.mkdir()
     calm = jobs.calm(4, *program("transpose"), *BUSY)
-    options = ["--log-memory", "4M", "--spill-dir", spill, "--fault", "rank=1,messages=400"]
+    options = [*SMALL_LOG, "--spill-dir", spill, "--fault", "rank=1,messages=400"]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options).ok()
     assert result.out == calm.out and result.restarts == 1
     assert not list(spill.iterdir())
@@ -79,7 +80,7 @@ def test_a_replay_from_the_file(jobs, program):
 
 def test_protocol_none_keeps_no_log(jobs, program):
     """A small bound is enough when nothing must be kept."""
-    result = jobs.run(4, *program("transpose"), *BUSY, protocol="none", options=["--log-memory", "4M"], timeout=60)
+    result = jobs.run(4, *program("transpose"), *BUSY, protocol="none", options=SMALL_LOG, timeout=60)
     result.ok()
 
 

@@ -10,6 +10,7 @@ import pytest
 import harness
 from harness import in_time, slow
 from on_nodes import agents
+from settings import TOLERATE_NODE
 
 pytestmark = pytest.mark.protocol("pessimistic")
 
@@ -80,7 +81,7 @@ def test_a_ring_of_waits_on_two_nodes_is_detected(jobs, tmp_path, protocol):
     script.chmod(0o755)
     (file := tmp_path / "ring.py").write_text(RING)
     hosts = ["-hosts", "localhost:1,a.invalid:2,b.invalid:1,c.invalid:1", "--spares", "2", "-launcher-exec", script]
-    options = [*hosts, "--lease", "4s", "--tolerate", "node"]
+    options = [*hosts, "--lease", "4s", *TOLERATE_NODE]
     marker = tmp_path / "marker"
     job = jobs.start(3, harness.PYTHON, file, marker, options=options, protocol=protocol)
     job.reach(marker.exists)

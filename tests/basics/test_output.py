@@ -7,8 +7,9 @@ import re
 import pytest
 
 import harness
-from harness import MANY, by_rank, slow, storm
-from survival import TEXT, every, feed
+from harness import by_rank, slow, storm
+from settings import MANY, every
+from survival import TEXT, feed
 
 
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])

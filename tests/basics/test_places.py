@@ -10,7 +10,8 @@ import pytest
 import harness
 from catalogue import BY_NAME, Entry, arguments
 from chains import ready
-from harness import MANY, by_rank, came_about, slow
+from harness import by_rank, came_about, slow
+from settings import MANY, TOLERATE_NODE
 from survival import survive, undisturbed
 
 UNLIMITED = ["prlimit", "--stack=unlimited", "--"]
@@ -50,7 +51,7 @@ def test_undisturbed(jobs, program, before):
         ("heat_f08", [*LEGACY, *UNLIMITED], ("--checkpoint-every", "150ms")),
         slow("heat_f08", LEGACY, ("--checkpoint-every", "150ms", "--protocol", "blocking")),
         ("heat_f08", FEW, ("--checkpoint-every", "150ms", *FILES)),
-        slow("heat_f08", [*LEGACY, *UNLIMITED], ("--tolerate", "node", "--protocol", "causal")),
+        slow("heat_f08", [*LEGACY, *UNLIMITED], (*TOLERATE_NODE, "--protocol", "causal")),
         slow("mpiio", UNLIMITED, ("--protocol", "channel-memory")),
     ],
 )
@@ -68,7 +69,7 @@ def test_kills(jobs, program, rng, name, before, options):
         slow(FEW, ()),
         slow(LEGACY, ()),
         slow(FEW, FILES),
-        slow([*LEGACY, *UNLIMITED], ("--tolerate", "node", "--protocol", "causal")),
+        slow([*LEGACY, *UNLIMITED], (*TOLERATE_NODE, "--protocol", "causal")),
     ],
 )
 def test_kills_of_python(jobs, program, rng, before, options):

@@ -3,7 +3,8 @@
 
 import pytest
 
-from harness import MANY, environment, slow, storm
+from harness import environment, slow, storm
+from settings import MANY
 
 WAYS = ["auto", "pipeline", "read", "write", "direct"]
 

@@ -17,9 +17,10 @@ import pytest
 
 import harness
 from chains import HEAT, ready
-from harness import MANY, ROOT_ONLY, came_about, slow
+from harness import ROOT_ONLY, came_about, slow
 from image_files import kill_with_snapshots, reach_written, start
 from sealing import from_another_kernel
+from settings import MANY, TOLERATE_NODE
 
 OTHER = 65534
 
@@ -216,9 +217,9 @@ class Strangers(threading.Thread):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--protocol", "pessimistic", "--tolerate", "node", "--event-logger"],
+        ["--protocol", "pessimistic", *TOLERATE_NODE, "--event-logger"],
         slow(["--protocol", "channel-memory", "--channel-memory"]),
-        slow(["--protocol", "causal", "--tolerate", "node", "--event-logger"]),
+        slow(["--protocol", "causal", *TOLERATE_NODE, "--event-logger"]),
     ],
     ids=lambda options: options[1],
 )

@@ -3,8 +3,8 @@
 
 import pytest
 
-from harness import MANY, slow, storm
-from survival import every
+from harness import slow, storm
+from settings import MANY, TOLERATE_NODE, every
 
 WAYS = ["apart", "world", "around"]
 # Rounds in each session, and the least time of one.
@@ -29,8 +29,8 @@ STORMS = [
     ("channel-memory", "world", []),
     ("blocking", "world", every("60ms")),
     ("group", "apart", every("60ms")),
-    slow("pessimistic", "around", ["--tolerate", "node"]),
-    slow("causal", "apart", ["--tolerate", "node", *every("60ms")]),
+    slow("pessimistic", "around", TOLERATE_NODE),
+    slow("causal", "apart", [*TOLERATE_NODE, *every("60ms")]),
     slow("channel-memory", "apart", every("60ms")),
     slow("chandy-lamport", "around", every("60ms")),
     slow("hierarchical", "world", every("60ms")),

@@ -5,7 +5,8 @@ it starts, it names the one setting that is wrong."""
 import pytest
 
 import harness
-from harness import MANY, RESURGO, slow
+from harness import RESURGO, slow
+from settings import MANY
 
 HEAT = ("100", "100", "800")
 

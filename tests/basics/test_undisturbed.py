@@ -6,6 +6,7 @@ import pytest
 import harness
 from catalogue import BY_NAME, CATALOGUE, arguments
 from harness import by_rank, slow
+from settings import TOLERATE_NODE
 
 SIZES = {1: CATALOGUE, 2: CATALOGUE, 3: CATALOGUE, 4: CATALOGUE, 8: CATALOGUE, 16: CATALOGUE}
 # Every program with 4 ranks; the other sizes take turns, so that the whole stays short.
@@ -51,7 +52,7 @@ def test_every_number_of_ranks(jobs, program, plain, entry, size, protocol):
 
 @pytest.mark.parametrize("entry", [BY_NAME[name] for name in ("cg", "heat", "master_worker")], ids=str)
 def test_tolerating_the_loss_of_a_node(jobs, program, plain, entry):
-    compare(jobs, plain, entry, 4, program(entry.name), "pessimistic", ["--tolerate", "node"])
+    compare(jobs, plain, entry, 4, program(entry.name), "pessimistic", TOLERATE_NODE)
 
 
 def test_threads_with_protocol_none(jobs, program, plain):

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from harness import MANY, SOURCES, by_rank, storm
+from harness import SOURCES, by_rank, storm
 from on_nodes import strike
-from survival import every, feed
+from settings import LOGGING, MANY, PROTOCOLS, TOGETHER, TOLERANT, TOLERATE_NODE, every
+from survival import feed
 
 pytestmark = pytest.mark.soak
 
@@ -19,16 +20,12 @@ def ways_of(name):
     return [(name, way) for way in re.findall(r"WAY\((\w+)\)", table)]
 
 
-PROTOCOLS = ["auto", "pessimistic", "causal", "channel-memory", "blocking", "chandy-lamport", "group", "hierarchical"]
 WAYS = ways_of("file_ways") + ways_of("call_ways")
 # Nobody reads by MPI-IO what is overwritten later.
 WRITES_ONCE = ["io_subarray", "io_darray", "io_sieve"]
-# Where a rank repeats alone what it did.
-ALONE = ["pessimistic", "causal", "channel-memory", "hierarchical"]
-TOGETHER = ["blocking", "chandy-lamport", "group"]
 # Ends that the guide announces: for ways that begin so, under these protocols.
 ANNOUNCED = [
-    ("th_", ALONE, "calls MPI from several threads"),
+    ("th_", LOGGING, "calls MPI from several threads"),
     ("dp_spawn", [*TOGETHER, "hierarchical"], "ranks cannot spawn others under --protocol"),
     *[
         (way, TOGETHER, text)
@@ -121,8 +118,8 @@ ON_NODES += [way for way in WAYS if way[1].startswith(("rma_", "mp_", "out_", "i
 def test_on_several_nodes(jobs, program, rng, kills, request, way, protocol):
     expected = undisturbed(jobs, program, 4, way)
     for _ in range(request.config.option.rounds):
-        tolerates = protocol in ("pessimistic", "causal", "hierarchical") and rng.random() < 0.75
-        options = ["--nodes", 3, "--lease", "2s", *MANY, *["--tolerate", "node"] * tolerates, *images(jobs, rng, False)]
+        tolerates = protocol in TOLERANT and rng.random() < 0.75
+        options = ["--nodes", 3, "--lease", "2s", *MANY, *TOLERATE_NODE * tolerates, *images(jobs, rng, False)]
         job, directory = start(jobs, program, 4, way, rng.choice(["file", "pipe"]), options=options, protocol=protocol)
         job.reach(lambda job=job: len(job.lives()) == 4)
         print(f"{way[1]} {protocol} {options}")

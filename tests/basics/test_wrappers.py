@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from flooding import FLOOD, SMALL_LOG
+from flooding import FLOOD
 from harness import PYTHON, Absent, has_come_to_mpi, slow
-from survival import every
+from settings import SMALL_LOG, every
 
 # Ranks print, wait for a file near the end, and print again. The wrapper prints before and after.
 PROGRAM = """

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from settings import TOLERATE_NODE
 from survival import refused
 
 RANKS, STEPS = 4, 12
@@ -119,7 +120,7 @@ def test_options_that_do_not_go_together(jobs, program):
     refuses(["--ft-after", 1], "--ft-after", "add --ft or --ft-mode")
     ft = ["--ft", "--ft-after", 1]
     refuses([*ft, "--protocol", "blocking"], "--ft-after and --protocol blocking cannot be combined")
-    refuses([*ft, "--tolerate", "node"], "--ft-after and --tolerate node")
+    refuses([*ft, *TOLERATE_NODE], "--ft-after and --tolerate node")
     refuses([*ft, "--checkpoint-every", "1s"], "--ft-after and --checkpoint-every", "no images")
     refuses([*ft, "--checkpoint-dir", jobs.directory], "--ft-after and --checkpoint-dir")
     refuses([*ft, "--nodes", 2], "--ft-after is for jobs on one node")

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from harness import MANY, slow
+from harness import slow
+from settings import MANY
 from survival import refused
 from told import check_filled
 

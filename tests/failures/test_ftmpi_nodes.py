@@ -9,8 +9,9 @@ import time
 import pytest
 
 import told
-from harness import MANY, slow
+from harness import slow
 from on_nodes import agents
+from settings import MANY
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import container
 import harness
 from chains import ready
-from harness import MANY, ROOT_ONLY, came_about, slow, storm
+from harness import ROOT_ONLY, came_about, slow, storm
 from image_files import from_files, kill_with_snapshots, start, until_written
-from survival import every
+from settings import MANY, TOLERATE_NODE, every
 
 HEAT = ("400", "400", "9000")
 # Root inside of the container.
@@ -80,7 +80,7 @@ def test_no_rank_recovers_alone(inside, chain, program):
         result = inside.run(2, *program("hello"), protocol=protocol)
         assert result.code == 2 and result.out == b"" and "personality" in result.errors, result.describe()
         assert f"--protocol {protocol} needs the same addresses" in result.errors and "--protocol blocking" in result.errors
-    assert inside.run(2, *program("hello"), options=["--tolerate", "node"]).code == 2
+    assert inside.run(2, *program("hello"), options=TOLERATE_NODE).code == 2
     inside.run(2, *program("hello"), protocol="none").ok()
     # A job that began outside.
     inside.before = []

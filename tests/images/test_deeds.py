@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from harness import MANY, PYTHON, slow, storm
-from survival import every
+from harness import PYTHON, slow, storm
+from settings import MANY, every
 
 IMAGES = ["auto", "pessimistic", "blocking"]
 RUNS = [(protocol, []) for protocol in IMAGES] + [(protocol, every("100ms")) for protocol in IMAGES]

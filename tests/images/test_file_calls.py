@@ -7,8 +7,9 @@ import subprocess
 import pytest
 
 import harness
-from harness import MANY, slow
-from survival import began_from_images, every
+from harness import slow
+from settings import MANY, every
+from survival import began_from_images
 
 # These calls take their time, where a file says so: until an image is asked for.
 SLOW = r"""

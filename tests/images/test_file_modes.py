@@ -7,7 +7,7 @@ import pytest
 import harness
 from harness import slow
 from image_files import calm_and_struck
-from survival import every
+from settings import PROTOCOLS, every
 
 MODES = """
 import sys
@@ -129,7 +129,7 @@ KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
 @pytest.mark.gate("*-pessimistic-none-*", "*-auto-images-*", "*-causal-images-atomic", "*-blocking-images-append", "*-lamport-images-scratch")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
-@pytest.mark.parametrize("protocol", ["pessimistic", "auto", "causal", "channel-memory", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol != "hierarchical"])
 @pytest.mark.parametrize("rank, messages", [(1, 300), slow(0, 150), slow(0, 450), slow(2, 400)])
 def test_a_failure_changes_neither_answers_nor_files(jobs, protocol, images, kind, rank, messages):
     calm, result = calm_and_struck(jobs, MODES, kind, protocol, [*images, "--fault", f"rank={rank},messages={messages}"])

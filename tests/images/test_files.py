@@ -8,9 +8,10 @@ import time
 import pytest
 
 import harness
-from harness import MANY, by_rank, came_about, slow, storm
+from harness import by_rank, came_about, slow, storm
 from image_files import calm_and_struck, kill_with_snapshots, reach_warm, warm
-from survival import began_from_images, every
+from settings import MANY, WAVES, every
+from survival import began_from_images
 
 # Each rank has a file for each phase and one for all. What it writes differs from life to life, even in length. All
 # ranks append to one more file.
@@ -341,7 +342,7 @@ IMAGES = pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "im
 @pytest.mark.gate("auto-*", "blocking-pointer-images", "chandy-lamport-shared-images", "group-end-images", "blocking-others-images")
 @IMAGES
 @pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer", "others", "late"])
-@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", WAVES)
 def test_what_mpi_io_overwrites_is_undone_where_all_return(jobs, protocol, kind, images):
     calm, result = read_back(jobs, kind, protocol, images)
     assert by_rank(result.ok().out) == by_rank(calm.out), result.describe()

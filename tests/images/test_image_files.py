@@ -17,12 +17,13 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, ROOT_ONLY, by_rank, came_about, slow
+from harness import ROOT_ONLY, by_rank, came_about, slow
 from image_files import (
     HEAT, damage_bit, damage_end, files, flip, from_files, kill_with_snapshots, of_rank, passes_over, reach_written,
     start, survives_without_two_files, until_written, written,
 )
 from sealing import change_note, change_suspended, from_another_kernel, of_format_7
+from settings import MANY
 from survival import agent_of, fillers, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")

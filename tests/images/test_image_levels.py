@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job says at its start: which levels of images it has, and what each survives."""
 
+from settings import TOLERATE_NODE
+
 
 def levels_of(result):
     """What the job says of its levels at the start: the events, and the lines for people."""
@@ -21,7 +23,7 @@ def test_a_job_says_what_its_levels_survive(jobs, program):
     assert run(*nodes, protocol="blocking") == ([memory, ("another node", "the loss of any node")], False)
     assert run(*nodes, "-v", protocol="pessimistic") == ([memory], True)
     two = ("2 other nodes", "the loss of any 2 nodes at one moment")
-    assert run(*nodes, "--store", "local,peers:2", "--tolerate", "node", protocol="causal") == ([memory, two], True)
+    assert run(*nodes, "--store", "local,peers:2", *TOLERATE_NODE, protocol="causal") == ([memory, two], True)
     stored = ["--checkpoint-dir", images, "--store", f"dir:{place};every=3"]
     said, are_told = run(*nodes, *stored, protocol="auto")
     assert are_told and said[:1] == [memory] and said[1][0] == f"files in {images}, which all nodes see"

@@ -10,11 +10,12 @@ import time
 import pytest
 
 import harness
-from harness import MANY, by_rank, came_about, slow
+from harness import by_rank, came_about, slow
+from settings import MANY, SMALL_LOG, TOLERATE_NODE, every
 from survival import (
-    PROGRAMS, again_as_soon_as_back, began_from_images, every, feed, goes_on_from_newest_image, in_a_row,
-    input_and_output_exactly_once, kill_snapshots, moments, of_catalogue, ring, snapshots, soak, survive, undisturbed,
-    without_the_one_or_the_other,
+    PROGRAMS, again_as_soon_as_back, began_from_images, feed, goes_on_from_newest_image, in_a_row,
+    input_and_output_exactly_once, kill_snapshots, moments, of_catalogue, ring, snapshots, soak, survive,
+    undisturbed, without_the_one_or_the_other,
 )
 
 pytestmark = pytest.mark.protocol("pessimistic")
@@ -115,7 +116,7 @@ print("rank", world.rank, total)
 
 def test_the_log_stays_bounded(jobs):
     """50 MiB of each rank go through a log of 4 MiB."""
-    command, bound = [harness.PYTHON, "-c", SENDER], ["--log-memory", "4M"]
+    command, bound = [harness.PYTHON, "-c", SENDER], SMALL_LOG
     calm = jobs.calm(2, *command)
     job = jobs.start(2, *command, options=[*bound, *every("20ms")])
     job.reach(lambda: len(job.events) > 20)
@@ -169,7 +170,7 @@ def test_an_image_that_was_killed_is_replaced(jobs, program):
 
 
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
-@pytest.mark.parametrize("tolerated", [[], ["--tolerate", "node"]], ids=["process", "node"])
+@pytest.mark.parametrize("tolerated", [[], TOLERATE_NODE], ids=["process", "node"])
 def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program, protocol, tolerated):
     """Messages from before the image are forgotten, by event loggers, too. It is as without images, and no worse."""
     command = program("crash") + ["99", "kill", "0", "always", "60000"]

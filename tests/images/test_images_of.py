@@ -11,8 +11,9 @@ import pytest
 
 import harness
 from chains import Chain, ready
-from harness import MANY, came_about, in_time, slow
+from harness import came_about, in_time, slow
 from image_files import from_files, kill_with_snapshots, start, until_written, written
+from settings import MANY
 
 pytestmark = pytest.mark.protocol("pessimistic")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flooding import FLOOD, SMALL_LOG
+from flooding import FLOOD
 from harness import PYTHON, has_come_to_mpi, marked_processes, slow
-from survival import every
+from settings import SMALL_LOG, every
 
 # Ranks print, wait for a file near the end, and print again. What they do at the end comes as the second argument.
 PROGRAM = """

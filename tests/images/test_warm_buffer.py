@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import MANY, came_about
+from harness import came_about
 from image_files import damage_bit, files, from_files, kill_with_snapshots, reach_warm, start, until_warm, warm
+from settings import MANY
 from survival import agent_of, children_of, named
 
 pytestmark = pytest.mark.protocol("pessimistic")

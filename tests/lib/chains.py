@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import harness
-from harness import MANY, RESURGO
+from harness import RESURGO
+from settings import MANY
 
 SUSPENDED = 75
 HEAT = ("400", "400", "12000")
@@ -99,8 +100,6 @@ for i in range(int(sys.argv[1])):
 if world.rank == 0:
     assert sys.stdin.readline() == ""
 """
-EVERY = ["--checkpoint-every", "100ms"]
-WAVES = ["auto", "blocking", "chandy-lamport", "group"]
 
 
 def agent_of(job):

@@ -21,4 +21,3 @@ for number in range(400):
             time.sleep(0.01)
 print("rank", world.rank, "is through:", total, flush=True)
 """
-SMALL_LOG = ["--log-memory", "4M"]

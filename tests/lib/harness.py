@@ -46,7 +46,6 @@ OWN_NAMESPACE = "--uts" if os.geteuid() == 0 else "--map-current-user --uts"
 APART = f'[ -n "$APART" ] || exec env APART=1 unshare {OWN_NAMESPACE} -- "$0" "$@"; unset APART\n'
 # Results of undisturbed jobs, by command.
 CALM = {}
-MANY = ["--max-restarts", "10000", "--max-restarts-per-rank", "10000"]
 TIMEOUT = 90.0  # seconds for a job that should take a few
 SHORTEST_PATIENCE = 30.0
 SHARE = "50%"  # of a job's time for images; "100%" in long runs (conftest.py)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, states
+from harness import states
+from settings import MANY
 from survival import agent_of, children_of, named, snapshots
 
 HEAT = ("400", "400", "6000")

@@ -12,8 +12,8 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from chains import WAVES
-from survival import LONG, agent_of, compare, every, undisturbed
+from settings import MANY, TOLERATE_NODE, WAVES, every
+from survival import agent_of, compare, undisturbed
 
 
 def agents(job):
@@ -91,7 +91,7 @@ def lose(jobs, program, rng, kills, name, protocol, nodes, images):
     expected = undisturbed(jobs, command, entry, 4)
     file = jobs.directory / "result-struck"
     nodes = ["--nodes", str(nodes)] if isinstance(nodes, int) else nodes
-    options = [*nodes, "--lease", "2s", *harness.MANY, *images]
+    options = [*nodes, "--lease", "2s", *MANY, *images]
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     are_alone = protocol == "channel-memory" or "--tolerate" in images
@@ -114,12 +114,9 @@ def images_of(agent):
     return found
 
 
-NODE = ["--tolerate", "node"]
-
-
 def with_copies(jobs, command, protocol, images, *options):
     """A job of four nodes with a rank each, and for each rank the nodes that have the copies of its images."""
-    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *harness.MANY, *NODE, *every("1h"), *options]
+    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("1h"), *options]
     job = jobs.start(4, *command, options=options, protocol=protocol)
     job.opens_mpi()
     copies = lambda: [event for event in job.events if event["event"] == "image_replicated"]
@@ -171,7 +168,7 @@ def lose_a_rack(jobs, program, rng, protocol, options, is_whole):
     ssh.write_text(f'#!/bin/sh\n{harness.APART}shift 6; exec sh -c "$*"\n')
     ssh.chmod(0o755)
     file = jobs.directory / "result"
-    options = ["-f", hosts, "-launcher", "ssh", "-launcher-exec", ssh, "--lease", "2s", *options, *harness.MANY, *every("100ms")]
+    options = ["-f", hosts, "-launcher", "ssh", "-launcher-exec", ssh, "--lease", "2s", *options, *MANY, *every("100ms")]
     job = jobs.start(6, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 6)
     assert is_whole(job)

@@ -8,9 +8,10 @@ import signal
 import subprocess
 
 import harness
-from chains import EVERY, Chain, interrupt
+from chains import Chain, interrupt
 from harness import RESURGO
 from on_nodes import agents
+from settings import EVERY
 
 
 def store(*words, code=0, **more):

@@ -6,6 +6,7 @@ import re
 import signal
 
 from harness import Absent
+from settings import TOLERATE_NODE
 
 SPREADS = ["multicast", "broadcast", "piggyback"]
 # One program for each setting, so that all programs get their turn.
@@ -23,7 +24,7 @@ WAYS = [
 
 
 def node(reduction="manetho", loggers=1, spread=None):
-    options = ["--protocol", "causal", "--tolerate", "node", "--reduction", reduction, "--event-loggers", str(loggers)]
+    options = ["--protocol", "causal", *TOLERATE_NODE, "--reduction", reduction, "--event-loggers", str(loggers)]
     return options + (["--clock-spread", spread] if spread else [])
 
 

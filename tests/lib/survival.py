@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from catalogue import BY_NAME, CATALOGUE, arguments
-from harness import MANY, by_rank, came_about, slow, storm
+from harness import by_rank, came_about, slow, storm
+from settings import MANY, every
 
 PROGRAMS = [entry for entry in CATALOGUE if entry.name not in ("hello", "cg_abi")]
 
@@ -127,10 +128,6 @@ def survive(jobs, rng, command, entry, size, blows, expected, options=(), number
     if images:
         job.reach(lambda: job.of("checkpointed") or job.of("wave_complete"), what="an image")
     return compare(entry, job.wait(60 + 20 * calm.seconds + 2 * blows), file, expected)
-
-
-def every(period):
-    return ["--checkpoint-every", period]
 
 
 def soak(jobs, program, rng, request, entry, size, blows, options=(), protocol=None):

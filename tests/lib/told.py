@@ -5,7 +5,7 @@ import random
 import re
 
 import harness
-from harness import MANY
+from settings import MANY
 
 FT = ["--ft"]
 CALLS = [

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import harness
+from settings import MANY
 
 EXAMPLES = harness.ROOT / "examples"
 FORTRAN = {"FC": "mpifort.mpich"}  # Debian's
@@ -133,7 +134,7 @@ def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, rou
 @pytest.mark.gate("*-c", "ftmpi_master_worker-fortran", "ftmpi_sweep-python", "ftmpi_cg-fortran", "ftmpi_cg-python")
 def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name, language):
     command, _ = example(name, language)
-    n, kills, options = rng.randint(4, 6), rng.randint(1, 3), ["--ft-mode", FTMPI[name], *harness.MANY]
+    n, kills, options = rng.randint(4, 6), rng.randint(1, 3), ["--ft-mode", FTMPI[name], *MANY]
     answer = answer_of_survivors(jobs, rng, command, n, kills, name == "ftmpi_master_worker", options)
     assert answer == answer_of(plain, command) and answer.startswith(name)
 
@@ -143,7 +144,7 @@ def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name, languag
 @pytest.mark.parametrize("name, language", ALL_FTMPI)
 def test_ranks_are_lost_by_ftmpis_rules_each_time(jobs, plain, example, rng, name, language, round):
     command, begun = example(name, language)
-    n, options = 3 + round % 7, ["--ft-mode", FTMPI[name], *harness.MANY]
+    n, options = 3 + round % 7, ["--ft-mode", FTMPI[name], *MANY]
     answer = survivors_answer(jobs, rng, command, begun, n, rng.randint(1, min(n - 1, 4)), name == "ftmpi_master_worker", options)
     assert answer == answer_of(plain, command)
 
@@ -194,7 +195,7 @@ def test_by_ftmpis_rules_the_answer_is_the_same(plain, example, name, language):
 def test_a_rank_and_its_partner_are_replaced(jobs, plain, example, language):
     """New ranks come for a rank and the one with its copy, and all begin again."""
     command, _ = example("ftmpi_cg", language)
-    job = jobs.start(4, *command, options=["--ft-mode", "rebuild", *harness.MANY])
+    job = jobs.start(4, *command, options=["--ft-mode", "rebuild", *MANY])
     job.reach(lambda: "is saved" in job.err.read_text().partition("step 0 of")[2], what="a checkpoint")
     job.strike([1, 3], signal.SIGSTOP)
     job.strike([1, 3])

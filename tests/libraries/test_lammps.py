@@ -3,9 +3,9 @@
 
 import pytest
 
-from harness import MANY, came_about, slow, storm
+from harness import came_about, slow, storm
 from lammps_suite import PROGRAM, command, files, physics
-from survival import every
+from settings import MANY, every
 
 
 @pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])

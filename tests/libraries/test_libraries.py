@@ -10,9 +10,10 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import INTEL, MANY, by_rank, came_about, slow
+from harness import INTEL, by_rank, came_about, slow
 from image_files import kill_with_snapshots
-from survival import began_from_images, every
+from settings import MANY, every
+from survival import began_from_images
 
 # Programs of the MPICH interface, run on Intel's library: the loader takes what LD_LIBRARY_PATH leads to.
 

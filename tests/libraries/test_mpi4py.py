@@ -4,9 +4,9 @@
 import pytest
 
 import harness
-from harness import MANY, came_about, slow, storm
+from harness import came_about, slow, storm
 from mpi4py_suite import as_under_plain_mpich, run_suite, verdicts
-from survival import every
+from settings import MANY, PROTOCOLS, every
 
 # Tests that depend on the time of day or the machine, or take long (io), are left to the long run.
 SUBSET = r"test_(cco_buf|cco_nb_buf|cco_obj|comm|comm_topo|datatype|errhandler|file|group|" \
@@ -52,7 +52,7 @@ REPEATED = SUBSET.replace("file|", "").replace("io|", "")
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("protocol", ["pessimistic", "causal", "channel-memory", "hierarchical", "auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("size, options", [(2, every("100ms")), (3, every("1s")), (4, [])])
 def test_the_suite_under_kills(jobs, rng, kills, request, protocol, size, options):
     for _ in range(request.config.option.rounds):

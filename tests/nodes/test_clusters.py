@@ -14,6 +14,7 @@ import harness
 import sshd
 from harness import in_time, slow
 from networks import ANSWER, HEAT, Listening
+from settings import TOLERATE_NODE
 
 pytestmark = pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
 
@@ -153,7 +154,7 @@ print(said)
         ("blocking", []),
         ("blocking", ["--encrypt"]),
         ("channel-memory", ["--encrypt"]),
-        ("pessimistic", ["--encrypt", "--tolerate", "node"]),
+        ("pessimistic", ["--encrypt", *TOLERATE_NODE]),
     ],
 )
 def test_what_is_said_can_be_read_unless_it_is_encrypted(jobs, nodes, protocol, options):

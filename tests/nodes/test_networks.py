@@ -15,7 +15,7 @@ import pytest
 import cluster
 from harness import came_about, slow
 from networks import ANSWER, HEAT, Listening
-from survival import every
+from settings import every
 
 pytestmark = pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
 

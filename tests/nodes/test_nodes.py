@@ -18,7 +18,8 @@ import harness
 from catalogue import BY_NAME, arguments
 from harness import by_rank, came_about, slow
 from on_nodes import agents, last_lives, on_three
-from survival import A_SLOW_START, A_SOCKET_FOR_A_WHILE, LONG, compare, every, survive, undisturbed
+from settings import MANY, TOLERATE_NODE, every
+from survival import A_SLOW_START, A_SOCKET_FOR_A_WHILE, LONG, compare, survive, undisturbed
 
 HOSTS = ["-hosts", "a.invalid:2,b.invalid:2"]
 
@@ -350,10 +351,7 @@ def test_nodes_are_killed_on_demand(jobs, program):
     assert all((node["lost_at"] is None) == (node["node"] == left) for node in figures), figures
 
 
-TOLERANT = ["--tolerate", "node"]
-
-
-@pytest.mark.parametrize("protocol, options", [("channel-memory", []), ("pessimistic", TOLERANT), ("causal", TOLERANT)])
+@pytest.mark.parametrize("protocol, options", [("channel-memory", []), ("pessimistic", TOLERATE_NODE), ("causal", TOLERATE_NODE)])
 @pytest.mark.gate("causal*")
 def test_ranks_speak_to_servers_through_tunnels(jobs, program, protocol, options, rng):
     """Ranks and a node are killed while what they say to event loggers or channel memories is encrypted."""
@@ -683,7 +681,7 @@ def test_a_host_without_ranks_takes_those_of_a_lost_one(jobs, ssh, program):
 def test_random_kills_of_ranks_and_agents(jobs, program, rng, kills, protocol):
     entry, command = BY_NAME["cg"], program("cg")
     expected = undisturbed(jobs, command, entry, 6)
-    options = ["--nodes", "4", "--spares", "1", "--lease", "2s", *harness.MANY, *every("200ms")]
+    options = ["--nodes", "4", "--spares", "1", "--lease", "2s", *MANY, *every("200ms")]
     job = jobs.start(6, *command, *arguments(entry, True, None), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 6)
     left = agents(job)

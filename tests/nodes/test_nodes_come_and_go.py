@@ -16,7 +16,8 @@ from catalogue import BY_NAME, arguments
 from chains import interrupt, recorded
 from harness import came_about, slow
 from on_nodes import Joined, agents, ask, spread
-from survival import LONG, compare, every, undisturbed
+from settings import MANY, TOGETHER, TOLERATE_NODE, every
+from survival import LONG, compare, undisturbed
 
 
 def heat(jobs, program, options, ranks=4, protocol="blocking", steps=9000):
@@ -135,7 +136,7 @@ def test_a_host_is_added_and_takes_the_ranks_of_a_lost_one(jobs, program, rng):
     came_about(result.of("returned"), result)
 
 
-@pytest.mark.parametrize("protocol", ["auto", *map(slow, ["blocking", "chandy-lamport", "group"])])
+@pytest.mark.parametrize("protocol", ["auto", *map(slow, TOGETHER)])
 def test_a_node_is_drained_and_nothing_is_lost(jobs, program, protocol):
     job, result_after = heat(jobs, program, ["--nodes", "3", "--spares", "1", "--lease", "6s"], protocol=protocol)
     job.reach(lambda: b"step" in job.out.read_bytes() and len(job.lives()) == 4)
@@ -179,7 +180,7 @@ def test_ranks_with_channel_memories_leave_one_after_the_other(jobs, program, ki
     assert set(nodes_of(result).values()) == {"2"} and len(result.of("node_left")) == 2, result.describe()
 
 
-LOGS_GO_ALONG = ["--nodes", "3", "--spares", "1", "--lease", "6s", "--tolerate", "node"]
+LOGS_GO_ALONG = ["--nodes", "3", "--spares", "1", "--lease", "6s", *TOLERATE_NODE]
 
 
 @pytest.mark.parametrize("protocol", [["pessimistic"], ["causal"], slow(["causal", "--event-loggers", "0"])], ids=" ".join)
@@ -228,7 +229,7 @@ def test_notice_where_a_node_takes_logs_along(jobs, program):
 
 @pytest.mark.slow
 def test_groups_with_waves_of_their_own_do_not_leave(jobs, program):
-    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--tolerate", "node", *every("200ms")]
+    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", *TOLERATE_NODE, *every("200ms")]
     job, result_after = heat(jobs, program, options, protocol="hierarchical")
     job.reach(lambda: len(job.lives()) == 4)
     refused = ask(jobs, "drain", job, "1")
@@ -240,8 +241,8 @@ def test_groups_with_waves_of_their_own_do_not_leave(jobs, program):
 @pytest.mark.parametrize("told", ["drain", slow("notice")])
 def test_what_does_not_leave_is_not_harmed_by_that(jobs, program, rng, told):
     """Groups refuse to leave at any moment, also while one returns or its node is lost."""
-    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "4s", "--tolerate", "node", *every("100ms")]
-    job, result_after = heat(jobs, program, [*options, *harness.MANY, "--preempt-signal", "USR2"], protocol="hierarchical", steps=6000)
+    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "4s", *TOLERATE_NODE, *every("100ms")]
+    job, result_after = heat(jobs, program, [*options, *MANY, "--preempt-signal", "USR2"], protocol="hierarchical", steps=6000)
     job.reach(lambda: len(job.lives()) == 4)
     spread(job, 4)
     left = agents(job)

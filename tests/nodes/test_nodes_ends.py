@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import harness
-from chains import EVERY, interrupt, recorded
+from chains import interrupt
 from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, TAKEN_AFTER_AN_END, THREE, leaving, lives_of_the_end
-from harness import MANY, by_rank, slow
+from harness import by_rank, slow
 from on_nodes import agents
-from survival import agent_of, began_from_images, every
+from settings import EVERY, MANY, TOGETHER, WAVES, every
+from survival import agent_of, began_from_images
 
-waves = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+together = pytest.mark.parametrize("protocol", TOGETHER)
 
 
 def start(jobs, protocol, command, period="100ms"):
@@ -36,7 +37,7 @@ def come_again(job, count=2):
         job.reach_another("wave_complete")
 
 
-@waves
+@together
 def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     """Ranks fail, and nodes are lost, its own first: it is not done again."""
     command, go, calm = leaving(jobs)
@@ -139,7 +140,7 @@ def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
 
 
 @pytest.mark.parametrize("loses", ["nothing", "its node", "their node"])
-@waves
+@together
 def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol, loses):
     """Waves after its end have these messages, and those that were taken since the last one come again."""
     command = [harness.PYTHON, "-c", MUCH_FROM_AN_END, jobs.directory / "go"]
@@ -162,7 +163,7 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
     assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", WAVES)
 def test_a_node_is_drained_after_that(jobs, protocol):
     command, go, calm = leaving(jobs)
     job = start(jobs, protocol, command)

@@ -9,15 +9,15 @@ import time
 import pytest
 
 from catalogue import BY_NAME, arguments
-from chains import EVERY, SUSPENDED, interrupt, recorded
+from chains import SUSPENDED, interrupt, recorded
 from harness import by_rank, came_about, slow, states
 from image_files import from_files, kill_with_snapshots, reach_written
-from on_nodes import NODE, agents, lose
+from on_nodes import agents, lose
+from settings import EVERY, TOGETHER, TOLERATE_NODE, WAVES
 
 HEAT = ("400", "400", "8000")
 
 BLOCKING = ["--protocol", "blocking", *EVERY]
-PROTOCOLS = ["auto", "chandy-lamport", "group", "blocking"]
 
 
 def nodes_of(result):
@@ -25,7 +25,7 @@ def nodes_of(result):
     return {event.get("node") for event in result.of("started")}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS[:1] + [slow(protocol) for protocol in PROTOCOLS[1:]])
+@pytest.mark.parametrize("protocol", ["auto", *map(slow, TOGETHER)])
 @pytest.mark.parametrize("others", [slow(()), slow(("--nodes", "1")), ("--nodes", "3", "-ppn", "1"), slow(("-hosts", "localhost"))])
 def test_a_power_cut_loses_what_came_after_the_last_wave(jobs, chain, program, rng, others, protocol):
     """All agents, all ranks and the launcher at once; then the job is on the same nodes, on fewer or on more."""
@@ -45,7 +45,7 @@ def test_a_power_cut_loses_what_came_after_the_last_wave(jobs, chain, program, r
 
 
 @pytest.mark.parametrize("how", ["suspended", "interrupted"])
-@pytest.mark.parametrize("protocol", [slow(protocol) for protocol in PROTOCOLS])
+@pytest.mark.parametrize("protocol", [*map(slow, WAVES)])
 def test_a_job_of_one_node_goes_on_on_several(jobs, chain, program, protocol, how):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
@@ -95,21 +95,21 @@ def killed_and_compared(jobs, chain, program, rng, name, protocol, rounds):
     assert not list(chain.images.iterdir())
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS[:1] + [slow(protocol) for protocol in PROTOCOLS[1:]])
+@pytest.mark.parametrize("protocol", ["auto", *map(slow, TOGETHER)])
 @pytest.mark.parametrize("name", ["master_worker", slow("cg"), slow("heat"), slow("messages")])
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
     killed_and_compared(jobs, chain, program, rng, name, protocol, 5)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 @pytest.mark.parametrize("name", ["master_worker", "cg", "heat", "messages", "numpy_cg.py"])
 def test_hundreds_of_times(jobs, chain, program, rng, request, name, protocol):
     for _ in range(request.config.option.rounds):
         killed_and_compared(jobs, chain, program, rng, name, protocol, 12)
 
 
-@pytest.mark.parametrize("protocol", [slow(protocol) for protocol in PROTOCOLS])
+@pytest.mark.parametrize("protocol", [*map(slow, WAVES)])
 def test_images_on_one_file_system_need_no_partner(jobs, chain, program, rng, protocol):
     """A lost node's ranks begin from files that all nodes see, and nothing is sent for that."""
     calm = jobs.calm(3, *program("heat"), *HEAT)
@@ -125,7 +125,7 @@ def test_images_on_one_file_system_need_no_partner(jobs, chain, program, rng, pr
 
 
 @pytest.mark.parametrize("by", ["command", "SIGTERM"])
-@pytest.mark.parametrize("protocol", ["pessimistic", *[slow(protocol) for protocol in ["causal", *PROTOCOLS]]])
+@pytest.mark.parametrize("protocol", ["pessimistic", *map(slow, ["causal", *WAVES])])
 def test_it_is_suspended_and_goes_on_elsewhere(jobs, chain, program, protocol, by):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=["--nodes", "2", "--grace", "20s"], protocol=protocol)
@@ -250,7 +250,7 @@ def test_a_lost_node_takes_back_its_own_ranks(jobs, program, rng, kills, tmp_pat
     if disks == "own":
         launcher, place, _ = request.getfixturevalue("own_disks")
         nodes = ["-hosts", "a.invalid:2,b.invalid:1,c.invalid:1", *launcher]
-    result = lose(jobs, program, rng, kills, "cg", protocol, nodes, [*NODE, *EVERY, "--checkpoint-dir", place])
+    result = lose(jobs, program, rng, kills, "cg", protocol, nodes, [*TOLERATE_NODE, *EVERY, "--checkpoint-dir", place])
     if protocol != "hierarchical":
         assert not result.of("returned") or any(event["wave"] == 0 for event in result.of("returned")), result.describe()
     assert not list(place.iterdir())

@@ -8,8 +8,9 @@ import pytest
 
 import harness
 from harness import slow
-from on_nodes import BURSTS, NODE, agents, lose, lose_all_images, spread, strike
-from survival import LONG, PROGRAMS, every
+from on_nodes import BURSTS, agents, lose, lose_all_images, spread, strike
+from settings import MANY, TOLERATE_NODE, every
+from survival import LONG, PROGRAMS
 
 
 def ranks_on(job, node):
@@ -25,7 +26,7 @@ def told(job, kind):
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
 def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
     """Twice, and then a process of it is killed."""
-    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "2s", *harness.MANY, *NODE, *images]
+    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "2s", *MANY, *TOLERATE_NODE, *images]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol="hierarchical")
     job.reach(lambda: len(job.lives()) == 4)
     there = agents(job)
@@ -53,7 +54,7 @@ def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
 @pytest.mark.slow
 def test_a_node_has_several_groups(jobs, program, rng):
     """All of them return, each by itself, and all images are on two nodes again afterwards."""
-    options = ["--nodes", "3", "-ppn", "4", "--spares", "1", "--group-size", "2", "--lease", "2s", *harness.MANY, *NODE, *every("100ms")]
+    options = ["--nodes", "3", "-ppn", "4", "--spares", "1", "--group-size", "2", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("100ms")]
     job = jobs.start(8, *program("crash"), *LONG, options=options, protocol="hierarchical")
     job.reach(lambda: len(job.lives()) == 8)
     there = agents(job)
@@ -78,13 +79,13 @@ def test_all_begin_again_when_all_images_of_a_group_are_lost(jobs, program):
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
 @pytest.mark.gate("begin*")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images):
-    lose(jobs, program, rng, kills, name, "hierarchical", 3, [*NODE, *images])
+    lose(jobs, program, rng, kills, name, "hierarchical", 3, [*TOLERATE_NODE, *images])
 
 
 def test_what_is_on_its_way_comes_back(jobs, rng, kills):
     command = [harness.PYTHON, "-c", BURSTS, "150"]
     expected = jobs.calm(4, *command)
-    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *harness.MANY, *NODE, *every("100ms")]
+    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("100ms")]
     job = jobs.start(4, *command, options=options, protocol="hierarchical")
     job.reach_event("wave_complete")
     strike(job, rng, kills or 5, 4, True)
@@ -96,11 +97,11 @@ def test_what_is_on_its_way_comes_back(jobs, rng, kills):
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("name", [slow(entry.name) for entry in PROGRAMS])
 def test_the_catalogue(jobs, program, rng, kills, name, nodes, images):
-    lose(jobs, program, rng, kills, name, "hierarchical", nodes, [*NODE, *images])
+    lose(jobs, program, rng, kills, name, "hierarchical", nodes, [*TOLERATE_NODE, *images])
 
 
 def test_on_one_machine_the_option_is_refused(jobs, program):
-    result = jobs.run(2, *program("crash"), options=NODE, protocol="hierarchical")
+    result = jobs.run(2, *program("crash"), options=TOLERATE_NODE, protocol="hierarchical")
     assert result.code == 2 and "is for a job on several nodes" in result.errors, result.describe()
 
 

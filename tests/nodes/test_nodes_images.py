@@ -10,7 +10,8 @@ import pytest
 import harness
 from harness import slow
 from on_nodes import agents, images_of, last_lives, on_three, waves
-from survival import LONG, every
+from settings import every
+from survival import LONG
 
 
 def run_with_losses(jobs, program, rng, protocol, number, losses):

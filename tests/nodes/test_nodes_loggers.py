@@ -9,8 +9,9 @@ import pytest
 
 import harness
 from harness import slow
-from on_nodes import NODE, agents, kill_together, lose, lose_all_images, spread, with_copies
-from survival import LONG, PROGRAMS, every
+from on_nodes import agents, kill_together, lose, lose_all_images, spread, with_copies
+from settings import MANY, REDUCTIONS, TOLERATE_NODE, every
+from survival import LONG, PROGRAMS
 
 # One rank takes what comes and prints it at once. It sends nothing: no other rank knows its deliveries.
 PRINTS = """
@@ -35,14 +36,14 @@ LOGGERS = [
     ("causal", "0", "--reduction", "vcausal"),
     ("causal", "1"),
     ("causal", "2", "--reduction", "logon"),
-    *(slow(("causal", loggers, "--reduction", name)) for loggers in "013" for name in ("vcausal", "manetho", "logon")),
+    *(slow(("causal", loggers, "--reduction", name)) for loggers in "013" for name in REDUCTIONS),
 ]
 
 
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng, protocol):
     """Also when that happens twice, and a rank is killed before and between."""
-    options = ["--nodes", "3", "-ppn", "1", "--lease", "2s", *harness.MANY, *NODE]
+    options = ["--nodes", "3", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
     left = []
     for losses in (1, 2):
@@ -77,7 +78,7 @@ def node_of(job, rank, lives):
 def with_images(jobs, program, logging):
     """A job of four nodes with a rank each, of whose images all are on two nodes."""
     protocol, loggers, *reduction = logging
-    options = ["--nodes", "4", "--lease", "2s", *harness.MANY, *NODE, *every("100ms"), "--event-loggers", loggers, *reduction]
+    options = ["--nodes", "4", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("100ms"), "--event-loggers", loggers, *reduction]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     spread(job, 4)
@@ -119,7 +120,7 @@ def test_all_begin_again_when_all_images_of_a_rank_are_lost(jobs, program, loggi
 def test_images_on_two_nodes_shorten_logs(jobs, program, protocol, steps):
     def kept(*options):
         """Of the bytes that have been sent, the part that logs hold in the end."""
-        options = ["--nodes", "2", "--stats", *NODE, *options]
+        options = ["--nodes", "2", "--stats", *TOLERATE_NODE, *options]
         result = jobs.run(4, *program("heat"), "256", "256", steps, options=options, protocol=protocol)
         row = re.search(r" all +0 +[\d,]+ +([\d.]+) MiB +[\d,]+ +([\d.]+) MiB", result.ok().errors)
         sent, held = map(float, row.groups())
@@ -135,7 +136,7 @@ def test_images_on_two_nodes_shorten_logs(jobs, program, protocol, steps):
 @pytest.mark.gate("pessimistic 1*", "causal 0*")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images, logging):
     protocol, loggers, *reduction = logging
-    lose(jobs, program, rng, kills, name, protocol, 3, [*NODE, "--event-loggers", loggers, *reduction, *images])
+    lose(jobs, program, rng, kills, name, protocol, 3, [*TOLERATE_NODE, "--event-loggers", loggers, *reduction, *images])
 
 
 @pytest.mark.parametrize("images", [[], every("200ms")], ids=["begin", "images"])
@@ -143,7 +144,7 @@ def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images, log
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 @pytest.mark.parametrize("name", [slow(entry.name) for entry in PROGRAMS])
 def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images):
-    lose(jobs, program, rng, kills, name, protocol, nodes, [*NODE, *images])
+    lose(jobs, program, rng, kills, name, protocol, nodes, [*TOLERATE_NODE, *images])
 
 
 @pytest.mark.gate("0-begin")
@@ -151,7 +152,7 @@ def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images)
 @pytest.mark.parametrize("loggers", ["0", slow("1")])
 def test_what_was_printed_stays_true(jobs, rng, loggers, images):
     """Which message comes first is decided anew, but for what the user has read."""
-    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *harness.MANY, *NODE, "--event-loggers", loggers, *images]
+    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE, "--event-loggers", loggers, *images]
     job = jobs.start(4, harness.PYTHON, "-c", PRINTS, "2000", options=options, protocol="causal")
     left = []
     printed = lambda: job.out.read_bytes().count(b"\n")
@@ -172,7 +173,7 @@ def test_what_was_printed_stays_true(jobs, rng, loggers, images):
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 def test_a_lost_logger_and_then_a_lost_node(jobs, program, protocol):
     """The journal has what the logger had."""
-    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2", *harness.MANY, *NODE], protocol=protocol)
+    job = jobs.start(4, *program("crash"), *LONG, options=["--nodes", "2", *MANY, *TOLERATE_NODE], protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     os.kill(job.newest("event_logger_started")["pid"], signal.SIGKILL)
     job.reach(lambda: told(job, "event_logger_started") == 2)

@@ -10,17 +10,16 @@ import time
 
 import pytest
 
-import harness
 from catalogue import BY_NAME, arguments
-from chains import EVERY, interrupt, recorded
+from chains import interrupt, recorded
 from harness import came_about, slow
 from on_nodes import agents, ask, images_of, last_lives, lose_a_rack, waves
 from places import damage
-from survival import LONG, PROGRAMS, compare, every, undisturbed
+from settings import EVERY, MANY, TOGETHER, WAVES, every
+from survival import LONG, PROGRAMS, compare, undisturbed
 
-PROTOCOLS = ["blocking", "auto", "chandy-lamport", "group"]
 HEAT = ("200", "200", "24000")
-MANY = ["--lease", "2s", *harness.MANY]
+LOSSES = ["--lease", "2s", *MANY]
 
 
 def pieces_of(agent):
@@ -45,7 +44,7 @@ def begin(jobs, program, name, ranks, nodes, parity, protocol, number=0, options
         entry = dataclasses.replace(entry, longer=("400", "400", steps, "{file}"))
     expected = undisturbed(jobs, command, entry, ranks)
     file = jobs.directory / f"result{number}"
-    options = ["--nodes", str(nodes), "-ppn", "1", "--store", f"parity:{parity}", *MANY, *every("100ms"), *options]
+    options = ["--nodes", str(nodes), "-ppn", "1", "--store", f"parity:{parity}", *LOSSES, *every("100ms"), *options]
     job = jobs.start(ranks, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == ranks)
 
@@ -84,7 +83,7 @@ def lose_one_after_the_other(jobs, program, rng, protocol, name, number):
     return end()
 
 
-@pytest.mark.parametrize("protocol", ["auto", *map(slow, ["blocking", *PROTOCOLS[2:]])])
+@pytest.mark.parametrize("protocol", ["auto", *map(slow, TOGETHER)])
 def test_any_node_of_three_is_lost(jobs, program, rng, protocol):
     result = lose_one_after_the_other(jobs, program, rng, protocol, "heat", 0)
     assert result.of("node_lost") and all(one["wave"] > 0 for one in result.of("returned")), result.describe()
@@ -128,13 +127,13 @@ def lose_at_any_moment(jobs, program, rng, protocol, name, number):
     return end()
 
 
-@pytest.mark.parametrize("protocol", ["blocking", *map(slow, PROTOCOLS[1:])])
+@pytest.mark.parametrize("protocol", ["blocking", *map(slow, WAVES[:1] + WAVES[2:])])
 def test_nodes_are_lost_while_pieces_and_images_are_made(jobs, program, rng, protocol):
     lose_at_any_moment(jobs, program, rng, protocol, "heat", 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 def test_a_second_node_is_lost_while_images_are_made_anew(jobs, program, rng, protocol):
     job, end = begin(jobs, program, "heat", 5, 5, "3+2", protocol, steps="12000")
     gone = []
@@ -158,7 +157,7 @@ def test_more_are_lost_than_there_are_pieces(jobs, program, rng, protocol):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 def test_more_are_lost_and_a_place_has_the_wave(jobs, levels, program, rng, protocol):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = levels.start(4, *program("heat"), *HEAT, options=["--store", "parity:3+1"], protocol=protocol)
@@ -291,7 +290,7 @@ def test_it_is_refused_where_it_is_of_no_use(jobs, program):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 @pytest.mark.parametrize("how", [lose_one_after_the_other, lose_together, lose_at_any_moment])
 def test_nodes_are_lost_again_and_again(jobs, program, rng, request, how, protocol, name):
     for number in range(request.config.option.rounds):

@@ -12,9 +12,9 @@ import harness
 import imb_suite as imb
 import lammps_suite as lammps
 import mpi4py_suite as mpi4py
-from harness import MANY, came_about, storm
+from harness import came_about, storm
 from on_nodes import agents
-from survival import every
+from settings import MANY, every
 
 pytestmark = pytest.mark.slow
 

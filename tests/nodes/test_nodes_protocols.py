@@ -10,9 +10,8 @@ import harness
 from catalogue import BY_NAME
 from harness import by_rank, slow
 from on_nodes import BURSTS, agents, last_lives, lose, on_three, strike
-from survival import LONG, PROGRAMS, agent_of, every, survive, undisturbed
-
-ALL = ["pessimistic", "causal", "hierarchical", "blocking", "auto", "channel-memory", "chandy-lamport", "group"]
+from settings import MANY, PROTOCOLS, every
+from survival import LONG, PROGRAMS, agent_of, survive, undisturbed
 
 
 @pytest.mark.gate("heat-group", "heat-hierarchical")
@@ -27,7 +26,7 @@ def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, protocol):
 def test_what_is_on_its_way_between_nodes_is_in_the_image(jobs, rng, kills, protocol):
     command = [harness.PYTHON, "-c", BURSTS, "150"]
     expected = jobs.calm(4, *command)
-    options = ["--nodes", "3", "--lease", "2s", *harness.MANY, *every("100ms")]
+    options = ["--nodes", "3", "--lease", "2s", *MANY, *every("100ms")]
     job = jobs.start(4, *command, options=options, protocol=protocol)
     job.reach_event("checkpointed" if protocol == "channel-memory" else "wave_complete")
     strike(job, rng, kills or 5, 4, protocol == "channel-memory")
@@ -73,7 +72,7 @@ def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program)
     """Channel memories have forgotten what came before these images: all ranks begin again, on the spare node."""
     command = [*program("crash"), "99", "kill", "0", "always", "100000"]
     calm = jobs.calm(4, *command)
-    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *harness.MANY, *every("1h")]
+    options = ["--nodes", "3", "-ppn", "2", "--spares", "1", "--lease", "2s", *MANY, *every("1h")]
     job = jobs.start(4, *command, options=options, protocol="channel-memory")
     job.says(b"iteration 50 ")
     nodes = {event["node"] for event in job.of("started")}
@@ -101,7 +100,7 @@ def test_a_node_is_lost_together_with_the_one_that_has_its_images(jobs, program)
 
 @pytest.mark.parametrize("images", [[], every("200ms")], ids=["begin", "images"])
 @pytest.mark.parametrize("nodes", [2, 3])
-@pytest.mark.parametrize("protocol", [slow(protocol) for protocol in ALL])
+@pytest.mark.parametrize("protocol", [*map(slow, PROTOCOLS)])
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
 def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images):
     lose(jobs, program, rng, kills, name, protocol, nodes, images)

@@ -8,19 +8,16 @@ import time
 
 import pytest
 
-import harness
 from catalogue import BY_NAME, arguments
 from harness import came_about, slow
 from on_nodes import agents, goes_on_from_images, images_of, last_lives, lose_a_rack, spread, waves
 from places import damage
-from survival import LONG, PROGRAMS, compare, every, undisturbed
+from settings import MANY, PROTOCOLS, TOLERANT, TOLERATE_NODE, WAVES, every
+from survival import LONG, PROGRAMS, compare, undisturbed
 
 RANKS = 5
 HEAT = ("200", "200", "24000")
 NODES = ["--nodes", str(RANKS), "-ppn", "1"]
-WAVES = ["blocking", "auto", "chandy-lamport", "group"]
-TOLERANT = ["pessimistic", "causal", "hierarchical"]
-PROTOCOLS = [*WAVES, "channel-memory", *TOLERANT]
 
 
 def whole(job, protocol):
@@ -37,8 +34,8 @@ def lose_together(jobs, program, rng, protocol, name, number):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, 4)
     file = jobs.directory / f"result{number}"
-    options = [*NODES, "--lease", "2s", "--store", "peers:2", *harness.MANY, *every("100ms")]
-    options += ["--tolerate", "node"] * (protocol in TOLERANT)
+    options = [*NODES, "--lease", "2s", "--store", "peers:2", *MANY, *every("100ms")]
+    options += TOLERATE_NODE * (protocol in TOLERANT)
     job = jobs.start(4, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     left = agents(job)
@@ -56,7 +53,7 @@ def lose_together(jobs, program, rng, protocol, name, number):
     return result
 
 
-@pytest.mark.parametrize("protocol", ["blocking", "pessimistic", *map(slow, [*WAVES[1:], "channel-memory", *TOLERANT[1:]])])
+@pytest.mark.parametrize("protocol", [protocol if protocol in ("blocking", "pessimistic") else slow(protocol) for protocol in PROTOCOLS])
 def test_two_nodes_are_lost_at_one_moment(jobs, program, rng, protocol):
     result = lose_together(jobs, program, rng, protocol, "heat", 0)
     came_about(len(result.of("node_lost")) >= 2, result)
@@ -66,7 +63,7 @@ def test_two_nodes_are_lost_at_one_moment(jobs, program, rng, protocol):
 def test_copies_keep_to_their_rate(jobs, program):
     """The kernel spaces their packets, so that the first copies take at least as long as that rate says."""
     rate = 4 << 20
-    options = ["--nodes", "2", "-ppn", "1", "--store", f"peers:1;rate={rate}", *harness.MANY, *every("50ms")]
+    options = ["--nodes", "2", "-ppn", "1", "--store", f"peers:1;rate={rate}", *MANY, *every("50ms")]
     job = jobs.start(2, *program("heat"), "200", "200", "40000", options=options, protocol="blocking")
     for rank in (0, 1):
         job.reach_event("image_replicated", rank=rank)

@@ -17,15 +17,13 @@ from catalogue import BY_NAME, arguments
 from chains import interrupt
 from harness import by_rank
 from on_nodes import Joined, agents
-from survival import PROGRAMS, children_of, compare, every, undisturbed
+from settings import MANY, PROTOCOLS, TOLERANT, TOLERATE_NODE, every
+from survival import PROGRAMS, children_of, compare, undisturbed
 
 pytestmark = pytest.mark.soak
 
 LEASE = 2.0
 RANKS = 4
-# With --tolerate node.
-TOLERANT = ["pessimistic", "causal", "hierarchical"]
-PROTOCOLS = ["blocking", "auto", "channel-memory", "chandy-lamport", "group", *TOLERANT]
 # Those whose jobs on several nodes keep images in files.
 IN_FILES = ["auto", "blocking"]
 # What happens to a job, and how often: ranks alone, standing still or a cut for less than the lease or for more, and the end of a node;
@@ -149,14 +147,14 @@ def lose_nodes(jobs, program, rng, kills, name, protocol, begin, nodes_of):
     entry, command = BY_NAME[name], program(name)
     expected = undisturbed(jobs, command, entry, RANKS)
     file = jobs.directory / f"result{jobs.number}"
-    options = ["--lease", f"{LEASE:g}s", *harness.MANY]
+    options = ["--lease", f"{LEASE:g}s", *MANY]
     options += ["--encrypt"] * (rng.random() < 0.5)
     if protocol in TOLERANT and rng.random() < 0.25:
         # A lost node takes logs along, and all begin again.
         options += rng.choice([[], every("500ms")])
     elif protocol in TOLERANT:
         loggers = rng.choice([0, 1, 2] if protocol == "causal" else [1, 2])
-        options += ["--tolerate", "node", "--event-loggers", loggers, *rng.choice([[], every("500ms")])]
+        options += [*TOLERATE_NODE, "--event-loggers", loggers, *rng.choice([[], every("500ms")])]
     else:
         options += every(rng.choice(["100ms", "500ms"]))
     job = begin([*command, *arguments(entry, True, file)], options, protocol)

@@ -10,10 +10,10 @@ import time
 import pytest
 
 import harness
-from harness import MANY, came_about, slow, storm
-from on_nodes import NODE, agents
+from harness import came_about, slow, storm
+from on_nodes import agents
+from settings import MANY, TOLERATE_NODE, every
 from spawned import ARGUMENTS, lines
-from survival import every
 
 NODES = ["--nodes", "3", "--lease", "2s"]
 
@@ -101,10 +101,10 @@ def test_a_parent_is_killed_while_its_spawn_is_carried_out(jobs, program):
 # What a job needs to go on without a node.
 TOLERANT = {
     "memories": ("channel-memory", []),
-    "pessimistic": ("pessimistic", NODE),
-    "images": ("pessimistic", [*NODE, *every("100ms")]),
-    "causal": ("causal", NODE),
-    "no loggers": ("causal", [*NODE, "--event-loggers", "0"]),
+    "pessimistic": ("pessimistic", TOLERATE_NODE),
+    "images": ("pessimistic", [*TOLERATE_NODE, *every("100ms")]),
+    "causal": ("causal", TOLERATE_NODE),
+    "no loggers": ("causal", [*TOLERATE_NODE, "--event-loggers", "0"]),
 }
 
 
@@ -178,9 +178,9 @@ def test_new_ranks_are_numbered_on_their_nodes(jobs):
 
 IMAGES = {
     "memories": ("channel-memory", every("100ms")),
-    "pessimistic": ("pessimistic", [*NODE, *every("100ms")]),
-    "causal": ("causal", [*NODE, *every("100ms")]),
-    "no loggers": ("causal", [*NODE, "--event-loggers", "0", *every("100ms")]),
+    "pessimistic": ("pessimistic", [*TOLERATE_NODE, *every("100ms")]),
+    "causal": ("causal", [*TOLERATE_NODE, *every("100ms")]),
+    "no loggers": ("causal", [*TOLERATE_NODE, "--event-loggers", "0", *every("100ms")]),
 }
 
 
@@ -218,7 +218,7 @@ def test_spawned_ranks_with_images_outlive_nodes_under_causal(jobs, program, rng
     """Two of four nodes are lost, each when the images of all ranks are on two of those that are left."""
     command = [*program("spawn"), "12", "2", "200"]
     calm = jobs.calm(4, *command)
-    options = ["--nodes", "4", "--lease", "2s", *MANY, *NODE, *loggers, *every("50ms")]
+    options = ["--nodes", "4", "--lease", "2s", *MANY, *TOLERATE_NODE, *loggers, *every("50ms")]
     job = jobs.start(4, *command, options=options, protocol="causal")
     there = agents_when(job, 4)
     for victim in rng.sample(there, 2):

@@ -8,8 +8,9 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from chains import EVERY, ready
+from chains import ready
 from harness import by_rank, came_about, slow
+from settings import EVERY
 from survival import A_RANK_THAT_LEAVES, A_SOCKET_FOR_A_WHILE
 
 TWO = ["--nodes", "2"]

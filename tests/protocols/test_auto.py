@@ -9,10 +9,11 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, by_rank, came_about, slow, storm
+from harness import by_rank, came_about, slow, storm
+from settings import MANY, SMALL_LOG, TOLERATE_NODE, every
 from survival import (
-    A_SOCKET_FOR_A_WHILE, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed, kill_snapshots,
-    of_catalogue, soak, survive, undisturbed,
+    A_SOCKET_FOR_A_WHILE, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, feed, kill_snapshots, of_catalogue,
+    soak, survive, undisturbed,
 )
 
 OFTEN = every("20ms")
@@ -28,11 +29,11 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     told = jobs.run(2, *program("hello"), protocol="auto", options=["--spill-dir", tmp_path]).ok()
     assert "--protocol auto: message logging alone, as pessimistic: logs that have been spilled" in told.errors
     assert told.of("job_started")[0]["protocol"] == "pessimistic"
-    told = jobs.run(2, *program("hello"), protocol="auto", options=["--tolerate", "node"]).ok()
+    told = jobs.run(2, *program("hello"), protocol="auto", options=TOLERATE_NODE).ok()
     assert "--protocol auto: message logging alone, as causal, where no send waits" in told.errors
     # auto is the default, and says so when it chooses something unusual.
     assert "--protocol auto" not in jobs.resurgo("run", "-n", "2", *program("hello")).ok().errors
-    told = jobs.resurgo("run", "-n", "2", "--tolerate", "node", *program("hello")).ok()
+    told = jobs.resurgo("run", "-n", "2", *TOLERATE_NODE, *program("hello")).ok()
     assert "--protocol auto: message logging alone, as causal" in told.errors
     assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
 
@@ -160,7 +161,7 @@ def test_output_exactly_once(jobs, program, rng, kills):
 
 def test_a_full_log_brings_waves(jobs, program):
     """Waves let the logs forget."""
-    result = jobs.run(4, *program("transpose"), "128", "200", protocol="auto", options=["--log-memory", "4M"]).ok()
+    result = jobs.run(4, *program("transpose"), "128", "200", protocol="auto", options=SMALL_LOG).ok()
     came_about(result.of("log_fills") and result.of("wave_complete"), result)
 
 

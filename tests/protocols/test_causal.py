@@ -13,11 +13,10 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from harness import MANY, came_about, in_time, slow
+from harness import came_about, in_time, slow
 from servers import SPREADS, WAYS, journal_of, logger_of, node, strike_logger
-from survival import LONG, PROGRAMS, compare, every, soak, survive, undisturbed
-
-REDUCTIONS = ["vcausal", "manetho", "logon"]
+from settings import MANY, REDUCTIONS, TOLERATE_NODE, every
+from survival import LONG, PROGRAMS, compare, soak, survive, undisturbed
 
 
 @pytest.mark.gate("vcausal-1*", "logon-1*")
@@ -165,7 +164,7 @@ comm.barrier()
 def test_an_event_logger_is_killed(jobs, program, rng, protocol):
     entry, command = BY_NAME["master_worker"], program("master_worker")
     calm, file = expected = undisturbed(jobs, command, entry, 4)
-    options = [*MANY, "--tolerate", "node"]
+    options = [*MANY, *TOLERATE_NODE]
     job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
     for _ in range(2):
         job.reach_event("event_logger_started")
@@ -187,7 +186,7 @@ def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
     entry, command = BY_NAME["master_worker"], program("master_worker")
     calm, file = expected = undisturbed(jobs, command, entry, 4)
     is_pessimistic = spread == "pessimistic"
-    options = ["--tolerate", "node", "--event-loggers", "2"] if is_pessimistic else node("manetho", 2, spread)
+    options = [*TOLERATE_NODE, "--event-loggers", "2"] if is_pessimistic else node("manetho", 2, spread)
     protocol = "pessimistic" if is_pessimistic else None
     job = jobs.start(4, *command, *arguments(entry, True, None), options=[*MANY, *options], protocol=protocol)
     for number in rng.choice([(0, 1), (1, 0)]):
@@ -219,7 +218,7 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
     """The next event logger begins empty, and ranks tell it everything again."""
     entry, command = BY_NAME["master_worker"], program("master_worker")
     calm, file = expected = undisturbed(jobs, command, entry, 4)
-    options = [*MANY, "--tolerate", "node"]
+    options = [*MANY, *TOLERATE_NODE]
     job = jobs.start(4, *command, *arguments(entry, True, None), options=options, protocol=protocol)
     job.reach_event("event_logger_started")
     time.sleep(rng.uniform(0.05, calm.seconds / 3))
@@ -237,7 +236,7 @@ def test_an_event_logger_is_killed_and_its_file_lost(jobs, program, rng, protoco
 @pytest.mark.soak
 def test_an_event_logger_that_cannot_be_started_ends_the_job(jobs, program):
     """The launcher has no more descriptors for another one."""
-    job = jobs.start(2, *program("crash"), *LONG, options=["--tolerate", "node"], protocol="pessimistic")
+    job = jobs.start(2, *program("crash"), *LONG, options=TOLERATE_NODE, protocol="pessimistic")
     job.reach_event("event_logger_started")
     job.reach(lambda: len(job.lives()) == 2, what="the ranks")
     launcher = job.process.pid

@@ -12,9 +12,10 @@ import pytest
 
 import harness
 from catalogue import BY_NAME
-from harness import MANY, by_rank, came_about, slow
+from harness import by_rank, came_about, slow
 from servers import SLOW, SUM
-from survival import LONG, PROGRAMS, began_from_images, every, soak, survive, undisturbed
+from settings import MANY, TOLERATE_NODE, every
+from survival import LONG, PROGRAMS, began_from_images, soak, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("channel-memory")
 
@@ -69,7 +70,7 @@ def test_the_job_ends_with_its_channel_memory(jobs, program):
     assert "channel memory 1 was lost (killed by SIGKILL)" in result.errors, result.describe()
 
 
-LOGGERS = ["--protocol", "causal", "--tolerate", "node", "--event-loggers", "2", "--event-logger"]
+LOGGERS = ["--protocol", "causal", *TOLERATE_NODE, "--event-loggers", "2", "--event-logger"]
 
 
 @pytest.mark.parametrize("listens", ["[::1]:0", slow("[::]:0"), "0.0.0.0:0"])
@@ -254,7 +255,7 @@ def test_spawned_ranks(jobs, program, rng):
     came_about(result.restarts > 0, result)
 
 
-@pytest.mark.parametrize("options", [["--time-limit", "1h", "--checkpoint-dir", "x"], ["--tolerate", "node"]])
+@pytest.mark.parametrize("options", [["--time-limit", "1h", "--checkpoint-dir", "x"], TOLERATE_NODE])
 def test_what_cannot_be_combined_is_refused(jobs, program, options):
     result = jobs.run(2, *program("hello"), options=options)
     assert result.code == 2 and options[0] in result.errors and "channel-memory" in result.errors, result.describe()

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import MANY, by_rank, came_about, slow
+from harness import by_rank, came_about, slow
 from image_files import survives_by_files, survives_damage, survives_without_two_files
 from servers import SLOW, SUM
+from settings import MANY, every
 from survival import (
-    LONG, PROGRAMS, again_as_soon_as_back, began_from_images, every, goes_on_from_newest_image, has_images_on_request,
+    LONG, PROGRAMS, again_as_soon_as_back, began_from_images, goes_on_from_newest_image, has_images_on_request,
     has_images_when_a_server_goes_on, input_and_output_exactly_once, kill_snapshots, of_catalogue, soak, survive,
     undisturbed, without_the_one_or_the_other,
 )

@@ -8,8 +8,9 @@ import signal
 import pytest
 
 import harness
-from harness import MANY, by_rank, came_about, in_time, storm
-from survival import began_from_images, every, measured, of_catalogue, survive, undisturbed
+from harness import by_rank, came_about, in_time, storm
+from settings import MANY, every
+from survival import began_from_images, measured, of_catalogue, survive, undisturbed
 
 
 @pytest.fixture

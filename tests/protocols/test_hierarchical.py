@@ -9,8 +9,9 @@ import pytest
 
 import harness
 from catalogue import arguments
-from harness import MANY, by_rank, came_about, storm
-from survival import PROGRAMS, every, kill_snapshots, measured, of_catalogue, soak, survive, undisturbed
+from harness import by_rank, came_about, storm
+from settings import MANY, every
+from survival import PROGRAMS, kill_snapshots, measured, of_catalogue, soak, survive, undisturbed
 
 PAIRS = ["--group-size", "2"]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness import MANY, ROOT_ONLY, by_rank, came_about, slow
+from harness import ROOT_ONLY, by_rank, came_about, slow
 from returns import files, strike_the_returning
-from survival import LONG, every, kill_snapshots, of_catalogue, snapshots, survive, undisturbed
+from settings import MANY, PROTOCOLS, TOGETHER, every
+from survival import LONG, kill_snapshots, of_catalogue, snapshots, survive, undisturbed
 
-WAVES = ["blocking", "chandy-lamport", "group", "hierarchical"]
-ALONE = ["pessimistic", "causal", "auto", "channel-memory"]  # a failed rank goes on from its image alone
-with_waves = pytest.mark.parametrize("protocol", WAVES)
-with_all = pytest.mark.parametrize("protocol", [*WAVES, *ALONE])
+# Ranks that have not failed return as well; under the others a failed rank goes on from its image alone.
+with_returns = pytest.mark.parametrize("protocol", [*TOGETHER, "hierarchical"])
+with_all = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 def seconds_of_crash(program, protocol):
@@ -80,7 +80,7 @@ def test_no_image_sleeps_once_it_is_in_files(jobs, program, protocol):
     job.wait(10)
 
 
-@with_waves
+@with_returns
 def test_otherwise_every_rank_has_one(jobs, program, protocol):
     job = crash(jobs, [*program("crash"), *LONG], protocol, copies(jobs, protocol, "on"))
     one_image(job, 2)
@@ -92,7 +92,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
 
 
 @pytest.mark.parametrize("what, lost", [slow("on", "process"), ("on", "process and copy"), slow("off", "process"), slow("off", "process and copy")])
-@with_waves
+@with_returns
 @pytest.mark.gate("hierarchical*")
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are lost, as with a node."""
@@ -217,7 +217,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
     return False
 
 
-@with_waves
+@with_returns
 @pytest.mark.gate("blocking")
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
     command = seconds_of_crash(program, protocol)

@@ -14,9 +14,9 @@ import pytest
 
 import cluster
 import harness
-from harness import MANY, came_about
+from harness import came_about
 from on_nodes import agents
-from survival import every
+from settings import MANY, every
 
 NODES = ["--nodes", "2", "--lease", "4s", "--channel-memory-hosts"]
 HEAT = ("heat", 400, 400, 1500)

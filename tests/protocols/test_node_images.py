@@ -9,21 +9,22 @@ import time
 import pytest
 
 from catalogue import arguments
-from harness import MANY, by_rank, came_about, in_time, slow
+from harness import by_rank, came_about, in_time, slow
 from image_files import survives_by_files, survives_damage, survives_without_two_files
 from servers import SPREADS, WAYS, journal_of, logger_of, node, strike_logger
+from settings import MANY, REDUCTIONS, TOLERATE_NODE, every
 from survival import (
-    LONG, PROGRAMS, again_as_soon_as_back, every, goes_on_from_newest_image, has_images_on_request,
+    LONG, PROGRAMS, again_as_soon_as_back, goes_on_from_newest_image, has_images_on_request,
     has_images_when_a_server_goes_on, input_and_output_exactly_once, of_catalogue, ring, soak, survive, undisturbed,
     without_the_one_or_the_other,
 )
 
-PESSIMISTIC = ["--protocol", "pessimistic", "--tolerate", "node"]
+PESSIMISTIC = ["--protocol", "pessimistic", *TOLERATE_NODE]
 # All reductions and numbers of event loggers, with the ways to spread clocks among several.
 ALL = [
     PESSIMISTIC,
     [*PESSIMISTIC, "--event-loggers", "2"],
-    *(node(reduction, loggers) for reduction in ("vcausal", "manetho", "logon") for loggers in (0, 1)),
+    *(node(reduction, loggers) for reduction in REDUCTIONS for loggers in (0, 1)),
     *(node("manetho", 2, spread) for spread in SPREADS),
 ]
 TWO = [PESSIMISTIC, node("manetho", 1)]

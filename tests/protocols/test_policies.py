@@ -9,8 +9,9 @@ import time
 import pytest
 
 import harness
-from harness import MANY, by_rank, came_about, in_time, slow
-from survival import LONG, every, of_catalogue, ring, survive, undisturbed
+from harness import by_rank, came_about, in_time, slow
+from settings import MANY, every
+from survival import LONG, of_catalogue, ring, survive, undisturbed
 
 pytestmark = pytest.mark.protocol("pessimistic")
 POLICIES = ["periodic", "round-robin", "random,seed=3", "most-log", "daly"]

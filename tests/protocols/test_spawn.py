@@ -6,9 +6,9 @@ import re
 import pytest
 
 import harness
-from harness import MANY, came_about, storm
+from harness import came_about, storm
+from settings import MANY, TOLERATE_NODE, every
 from spawned import ARGUMENTS, lines
-from survival import every
 
 
 def calm_run(jobs, command, size, *options):
@@ -58,7 +58,7 @@ def test_as_under_plain_mpich(jobs, program):
 def test_when_a_node_may_be_lost(jobs, program, rng, kills, protocol, options):
     command = program("spawn")
     calm = calm_run(jobs, command, 2)
-    job = jobs.start(2, *command, *ARGUMENTS, options=[*MANY, "--tolerate", "node", *options], protocol=protocol)
+    job = jobs.start(2, *command, *ARGUMENTS, options=[*MANY, *TOLERATE_NODE, *options], protocol=protocol)
     storm(job, rng, kills or 5, max(0.5, calm.seconds))
     assert lines(job.wait().ok()) == lines(calm)
 

@@ -13,15 +13,16 @@ import pytest
 import harness
 from catalogue import BY_NAME, arguments
 from ends import MUCH_AFTER_AN_END, MUCH_FROM_AN_END, leaving
-from harness import MANY, by_rank, came_about, in_time, slow, storm
+from harness import by_rank, came_about, in_time, slow, storm
 from returns import files, strike_the_returning
+from settings import MANY, TOGETHER, WAVES, every
 from survival import (
-    A_SLOW_START, LONG, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, every, feed,
-    in_a_row, kill_snapshots, moments, of_catalogue, soak, survive, undisturbed, without_the_one_or_the_other,
+    A_SLOW_START, LONG, NONDETERMINISTIC, PROGRAMS, TEXT, began_from_images, feed, in_a_row, kill_snapshots,
+    moments, of_catalogue, soak, survive, undisturbed, without_the_one_or_the_other,
 )
 
 SOME = ["master_worker", "rma_halo", "futures_pi.py", *map(slow, ("comm_churn", "heat", "cg", "transpose", "lu", "bt", "ft"))]
-WAVES = [*MANY, "--checkpoint-every", "20ms"]
+OFTEN = [*MANY, *every("20ms")]
 
 
 # A power iteration with OpenBLAS's own threads, which work while their rank is copied.
@@ -49,7 +50,7 @@ def protocol(request):
     return request.param
 
 
-with_group = pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport", "group"])
+together = pytest.mark.parametrize("protocol", TOGETHER)
 
 
 def start(jobs, protocol, size, *command, period=None, **more):
@@ -70,13 +71,13 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
 def test_random_kills_of_eight_ranks(jobs, program, rng, kills, protocol):
     command = [*program("comm_churn"), *arguments(BY_NAME["comm_churn"], True, None)]
     calm = jobs.calm(8, *command)
-    job = jobs.start(8, *command, protocol=protocol, options=WAVES)
+    job = jobs.start(8, *command, protocol=protocol, options=OFTEN)
     storm(job, rng, kills or 4, max(0.3, calm.seconds))
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
 
 
-@with_group
+@together
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 @pytest.mark.gate("cg-blocking", "master_worker-chandy-lamport")
 def test_kills_while_waves_are_taken(jobs, program, rng, kills, name, protocol):
@@ -91,7 +92,7 @@ def test_one_rank_alone(jobs, program, rng, kills, protocol):
     survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol=protocol)
 
 
-@with_group
+@together
 def test_without_waves_all_begin_again(jobs, program, protocol):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
@@ -104,7 +105,7 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
     assert result.of("returned")[0]["wave"] == 0 and "all ranks begin again" in result.errors
 
 
-@with_group
+@together
 def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
     job = start(jobs, protocol, 3, *program("crash"), *LONG)
@@ -128,7 +129,7 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", WAVES)
 def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     """Its end is its image: the others go on from these waves, and it is not done again."""
     command, go, calm = leaving(jobs)
@@ -150,7 +151,7 @@ def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     assert len(began_from_images(result)) >= 2 and all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport"])
+@pytest.mark.parametrize("protocol", TOGETHER[:2])
 def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     """All begin again, because there was no wave. What the rank prints again is shown once."""
     command, go, calm = leaving(jobs)
@@ -165,7 +166,7 @@ def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1, 2], result.describe()
 
 
-@pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", "group"])
+@pytest.mark.parametrize("protocol", WAVES)
 def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol):
     """Waves after its end have these messages, and those that were taken since the last one come again."""
     command = [harness.PYTHON, "-c", MUCH_FROM_AN_END, jobs.directory / "go"]
@@ -291,7 +292,7 @@ def test_kills_while_all_return(jobs, program, rng, victims, protocol):
 def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, protocol):
     command = program("heat")
     calm = jobs.calm(8, *command, "256", "1500")
-    job = jobs.start(8, *command, "256", "1500", protocol=protocol, options=WAVES)
+    job = jobs.start(8, *command, "256", "1500", protocol=protocol, options=OFTEN)
     hits = strike_the_returning(job, rng, kills or 30)
     result = job.wait().ok()
     assert by_rank(result.out) == by_rank(calm.out)
@@ -311,7 +312,7 @@ def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol)
     assert by_rank(result.program_errors) == by_rank(calm.program_errors)
 
 
-@with_group
+@together
 @pytest.mark.parametrize("often", [False, True], ids=["one wave", "many"])
 @pytest.mark.gate("many-group")
 def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):

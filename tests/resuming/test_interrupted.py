@@ -16,8 +16,9 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from chains import EVERY, HEAT, INPUT, LONG_HEAT, SUSPENDED, WAVES, interrupt, ready, recorded
+from chains import HEAT, INPUT, LONG_HEAT, SUSPENDED, interrupt, ready, recorded
 from harness import RESURGO, ROOT_ONLY, by_rank, slow
+from settings import EVERY, WAVES
 from survival import A_RANK_THAT_LEAVES
 
 

@@ -17,6 +17,7 @@ import harness
 from catalogue import BY_NAME, arguments
 from chains import HEAT, INPUT, LONG_HEAT, SUSPENDED, ready
 from harness import RESURGO, ROOT_ONLY, by_rank, came_about, slow
+from settings import SMALL_LOG
 from survival import A_RANK_THAT_LEAVES
 
 
@@ -533,7 +534,7 @@ def test_a_log_that_has_been_written_to_a_file(jobs, chain, program):
     spill.mkdir()
     words = [*program("transpose"), "64", "400"]
     calm = jobs.calm(3, *words)
-    job = chain.start(3, *words, options=["--log-memory", "4M", "--spill-dir", spill])
+    job = chain.start(3, *words, options=[*SMALL_LOG, "--spill-dir", spill])
     ready(job)
     time.sleep(calm.seconds / 4)
     assert chain.suspend()

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from catalogue import BY_NAME, arguments
-from chains import EVERY, WAVES
 from harness import came_about, slow
 from places import LONG, NO_COPIES, damage, serving
+from settings import EVERY, WAVES
 
 
 @pytest.mark.parametrize("kind", ["dir", slow("server")])

@@ -8,10 +8,11 @@ import time
 import pytest
 
 import places
-from chains import WAVES, interrupt, recorded
+from chains import interrupt, recorded
 from harness import slow
 from on_nodes import agents
 from places import LONG, damage
+from settings import WAVES
 
 # No wave of its own comes between.
 RARELY = ["--checkpoint-every", "1h"]

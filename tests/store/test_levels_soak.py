@@ -18,12 +18,12 @@ from catalogue import BY_NAME, arguments
 from chains import interrupt
 from harness import ROOT_ONLY
 from places import HOSTS, Levels, Server, damage, serving
-from survival import PROGRAMS, every
+from settings import WAVES, every
+from survival import PROGRAMS
 
 pytestmark = [pytest.mark.soak, ROOT_ONLY]
 
 RANKS = 4
-PROTOCOLS = ["blocking", "auto", "chandy-lamport", "group"]
 PLACES = [[], ["dir"], ["server"], ["dir", "server"]]
 # How many nodes may be lost at one moment.
 COPIES = {"peers:0": 0, "peers:1": 1, "peers:2": 2, "parity:2+1": 1, "parity:2+2": 2, "parity:3+1": 1}
@@ -253,13 +253,13 @@ def all_that_befalls(kind, jobs, own_disks, program, rng, request, kills, protoc
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 def test_levels_under_all_that_befalls_them(jobs, own_disks, program, rng, request, kills, protocol, name):
     all_that_befalls(Struck, jobs, own_disks, program, rng, request, kills, protocol, name)
 
 
 @pytest.mark.skipif(not cluster.is_possible(), reason="network namespaces cannot be made here (as root, with ip and tc)")
 @pytest.mark.parametrize("name", [entry.name for entry in PROGRAMS])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", WAVES)
 def test_levels_on_networks_that_are_cut(jobs, own_disks, program, rng, request, kills, protocol, name):
     all_that_befalls(Wired, jobs, own_disks, program, rng, request, kills, protocol, name)

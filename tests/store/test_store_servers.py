@@ -17,9 +17,9 @@ import pytest
 import cluster
 import harness
 import places
-from chains import EVERY, WAVES
 from harness import RESURGO, came_about, slow
 from places import LONG, Stored, damage
+from settings import EVERY, WAVES
 
 
 class Serving:

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from catalogue import BY_NAME, arguments
-from chains import HEAT, WAVES, interrupt, recorded
+from chains import HEAT, interrupt, recorded
 from harness import ROOT_ONLY, in_time, slow
 from on_nodes import agents
 from places import LONG, damage, serving, store
+from settings import WAVES
 
 
 @pytest.mark.parametrize("protocol", [WAVES[0], *map(slow, WAVES[1:])])

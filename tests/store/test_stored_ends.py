@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from chains import WAVES
 from ends import THREE, leaving, lives_of_the_end
 from harness import by_rank, slow
 from places import NO_COPIES
+from settings import WAVES
 
 
 def is_whole(stored, calm):

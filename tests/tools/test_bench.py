@@ -18,6 +18,7 @@ import figures.common as common
 import harness
 import node_memory
 import svg
+from settings import REDUCTIONS
 
 FIGURES = ["mpich-v-7", "mpich-v-8", "mpich-v-9", "mpich-v-9-server", "node-loss", "causal-6", "causal-7", "causal-8", "causal-10", "gao-3", "gao-4", "gao-5", "gao-6",
            "walters-table-1", "walters-1", "walters-2", "walters-3", "walters-4", "ft-mpi-3", "ft-mpi-table-1"]
@@ -211,7 +212,7 @@ def test_programs_that_deal_with_failures_beside_others(jobs, tmp_path):
 @pytest.mark.slow
 def test_piggybacks_are_simulated_and_measured(jobs, tmp_path):
     bench(jobs, "paper", "causal-7", "causal-8", "--quick", "--ranks", "4", "--out", tmp_path, timeout=300).ok()
-    methods = set(itertools.product(KERNELS, ("vcausal", "manetho", "logon"), "01"))
+    methods = set(itertools.product(KERNELS, REDUCTIONS, "01"))
     for name in ("causal-7", "causal-8"):
         rows, _ = outcome(tmp_path, name)
         for where in ("simulated", "measured"):

@@ -9,8 +9,8 @@ import signal
 import pytest
 
 import harness
-from harness import MANY
-from survival import LONG, every, measured, ring
+from settings import MANY, SMALL_LOG, TOLERATE_NODE, every
+from survival import LONG, measured, ring
 
 pytestmark = pytest.mark.protocol("pessimistic")
 COUNTS = ["messages", "bytes", "deliveries", "delivered_bytes", "sizes"]
@@ -25,7 +25,7 @@ HOW = {
     "logs": ["--fault", "rank=1,messages=20000", "--fault", "rank=2,at=150ms"],
     "in replay": ["--fault", "rank=1,messages=20000", "--fault", "rank=1,during=replay"],
     "images": [*every("40ms"), "--fault", "rank=1,messages=20000", "--fault", "rank=all,at=200ms"],
-    "node": ["--tolerate", "node", "--fault", "rank=1,messages=20000"],
+    "node": [*TOLERATE_NODE, "--fault", "rank=1,messages=20000"],
 }
 
 
@@ -94,7 +94,7 @@ def test_sizes(jobs):
 
 
 def test_waiting_for_the_event_logger(jobs, program):
-    options = ["--tolerate", "node", "--stats"]
+    options = [*TOLERATE_NODE, "--stats"]
     result, stats = measured(jobs, 3, *program("crash"), *RING, "3000", options=options)
     total = stats["total"]
     trips, held = total["event_logger_round_trips"], total["held_sends"]
@@ -111,12 +111,12 @@ def test_log_memory(jobs, program):
     kept = [rank["log_bytes"] for rank in stats["ranks"]]
     assert all(bytes >= rank["bytes"] for bytes, rank in zip(kept, stats["ranks"])), stats["ranks"]
     assert stats["total"]["log_bytes"] == sum(kept) and stats["total"]["most_log_bytes"] == max(kept)
-    result, stats = measured(jobs, 4, *busy, options=["--log-memory", "4M"], name="bound")
+    result, stats = measured(jobs, 4, *busy, options=SMALL_LOG, name="bound")
     assert result.ok().of("checkpointed")
     assert all(rank["log_bytes"] <= rank["most_log_bytes"] <= 4 << 20 for rank in stats["ranks"]), stats["ranks"]
     spill = jobs.directory / "spill"
     spill.mkdir()
-    options = ["--log-memory", "4M", "--spill-dir", spill, "--tolerate", "node", "--fault", "rank=1,messages=900"]
+    options = [*SMALL_LOG, "--spill-dir", spill, *TOLERATE_NODE, "--fault", "rank=1,messages=900"]
     result, stats = measured(jobs, 4, *busy, options=options, name="spilled")
     assert stats["total"]["spilled_bytes"] == result.ok().of("job_ended")[0]["spilled_segments"] * (64 << 10) > 0
 

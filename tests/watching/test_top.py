@@ -12,6 +12,7 @@ import pytest
 import harness
 from harness import RESURGO
 from screen import Terminal
+from settings import MANY
 
 # A row of a rank: number, node, process, life, messages, two sizes, state.
 RANK = re.compile(r"^ {2} +(\d+) +(\d+) +(\d+|-) +(\d+) +(\d+) +\S+ \S+ +\S+ \S+ (\w[^\n]*?)$", re.M)
@@ -58,7 +59,7 @@ def same(jobs, job):
 
 
 def test_it_shows_what_the_job_is(waits, top, jobs, rng):
-    job = waits(4, protocol="pessimistic", options=harness.MANY)
+    job = waits(4, protocol="pessimistic", options=MANY)
     terminal = top(job)
     terminal.shows(lambda text: same(jobs, job)(text) and ranks(text)[1][3] == "waiting for 0")
     for _ in range(5):

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 
 import harness
-from harness import MANY
 from perfetto import Trace
-from survival import LONG, every, ring
+from settings import every
+from survival import ring
 
 pytestmark = pytest.mark.protocol("pessimistic")
 RING = ["99", "kill", "0", "always"]

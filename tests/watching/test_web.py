@@ -17,6 +17,7 @@ import pytest
 import harness
 from browser import CHROMIUM, Browser
 from harness import RESURGO
+from settings import MANY
 
 HOSTILE = "<img src=x onerror=document.body.dataset.bad=1>"
 
@@ -116,7 +117,7 @@ def running(name, data):
 
 
 def test_it_says_what_the_job_is(waits, web, jobs):
-    job = waits(4, protocol="pessimistic", options=harness.MANY)
+    job = waits(4, protocol="pessimistic", options=MANY)
     page = web(job, "--control")
     page.listen()
     page.reach(running)
@@ -298,7 +299,7 @@ RANKS = """[...document.querySelectorAll('#ranks tbody tr')].map(row => [...row.
 
 @pytest.mark.slow
 def test_a_browser_shows_what_the_job_is(waits, web, browser, jobs, rng):
-    job = waits(3, protocol="pessimistic", options=harness.MANY)
+    job = waits(3, protocol="pessimistic", options=MANY)
     page = web(job, "--control")
     browser.open(page.address)
 
