@@ -157,7 +157,7 @@ def test_ended_before_a_rank_has_caught_up(jobs, program):
     job.says(b"iteration 50 ")
     marker.touch()
     job.kill([1])
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     time.sleep(0.3)
     job.process.terminate()
     result = job.wait(10)

@@ -36,7 +36,7 @@ def test_both_lives_of_a_rank_start_one(jobs, program):
     inside = f"{INNER['mpiexec']} {nested[0]}; touch {done}; while ! [ -e {go} ]; do sleep 0.05; done"
     job = jobs.start(3, *nested, inside, protocol="pessimistic")
     job.reach(done.exists, what="the inner job")
-    assert job.kill([0]) and job.reach_event("started", rank=0, life=2)
+    assert job.kill([0]) and job.reach_another("started", rank=0)
     go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == [

@@ -176,7 +176,7 @@ def test_later_lives_are_bound_as_the_first(jobs, files):
     job.reach_event("caught_up", rank=0)
     job.reach_event("image_written" if files else "checkpointed", rank=1)
     job.strike([1])
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     result = job.wait().ok()
     assert lines(result) == [f"rank {rank} runs on ({own[rank]},)" for rank in range(2) for _ in range(3)]
     begun = {(event["rank"], event["image"], event["from_file"]) for event in result.of("started") if event["life"] > 1}

@@ -69,7 +69,8 @@ def test_what_the_users_signal_has_ended_is_not_started_again(jobs, program, num
 
 def test_the_same_signal_to_a_rank_alone_is_a_failure(jobs, program):
     job = start(jobs, program, "none", protocol="pessimistic")
-    assert job.kill([1], signal.SIGUSR2) == [1] and job.until_event("caught_up", rank=1, life=2)
+    job.strike([1], signal.SIGUSR2)
+    job.reach_another("caught_up", rank=1)
     (jobs.directory / "over").touch()
     assert job.wait().ok().text.endswith("over\n")
 

@@ -96,7 +96,7 @@ def test_either_process_is_killed(jobs, protocol, victim):
     job, go = begin(jobs, protocol=protocol, options=every("100ms"))
     pid = child_of(job, 1) if victim == "program" else job.lives()[1][0]
     assert job.hit(pid, 9)
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     go.touch()
     result = job.wait().ok()
     assert result.restarts >= 1
@@ -168,7 +168,7 @@ def test_a_full_log_ends_no_job(jobs, nodes):
 def test_all_begin_again_when_the_logs_have_let_go(jobs, victim, nodes):
     job, go = flood(jobs, *FLOODED, options=["--nodes", nodes] if nodes != "1" else [])
     assert job.hit(child_of(job, 1) if victim == "program" else job.lives()[1][0], 9)
-    job.reach_event("returned", wave=0)
+    job.reach_another("returned", wave=0)
     go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == flooded(jobs), result.describe()
@@ -180,7 +180,7 @@ def test_others_still_recover_alone(jobs):
     """Only the rank with a wrapper has no images: what is kept for the other one is kept."""
     job, go = flood(jobs, PYTHON, "-c", FLOOD)
     job.strike([1])
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     go.touch()
     result = job.wait().ok()
     assert sorted(result.text.splitlines()) == flooded(jobs, [PYTHON, "-c", FLOOD]), result.describe()

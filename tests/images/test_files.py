@@ -57,7 +57,7 @@ def images(job, ranks):
     return [waves + alone.count(rank) for rank in range(ranks)]
 
 
-def have_images(job, directory, ranks):
+def until_images(job, directory, ranks):
     """All ranks have images with their files open: a life from before would open a file for appending once more."""
     job.reach(lambda: all((directory / f"own-{rank}").exists() for rank in range(ranks)), what="files")
     before = images(job, ranks)
@@ -71,7 +71,7 @@ def image_options(tmp_path, kept):
 
 def struck(job, directory, tmp_path, kept, rng, kills):
     """Kills ranks of a job of two that has images, and waits for its end."""
-    have_images(job, directory, 2)
+    job.has_reached(until_images(job, directory, 2), "images")
     if kept == "in files":
         job.reach(lambda: len(list((tmp_path / "images").glob("*/rank-*.image-*"))) >= 2, what="files")
     print(storm(job, rng, kills or 5, 1.0))
@@ -123,7 +123,7 @@ def test_a_rank_that_goes_back_alone_leaves_the_common_file(jobs, tmp_path, rng)
     directory = tmp_path / "out"
     job = start(jobs, directory, 3, "a", options=[*MANY, *every("100ms")], protocol="pessimistic")
     for _ in range(3):
-        if have_images(job, directory, 3):
+        if until_images(job, directory, 3):
             time.sleep(rng.uniform(0, 0.1))
             job.kill([rng.randrange(3)])
     result = job.wait().ok()

@@ -109,7 +109,7 @@ def test_images_go_first_when_memory_is_used_up(jobs, program, tmp_path):
         return newest["copy"] == "forked" and newest["image"] == written(job, 1)[-1]["image"]
 
     for life, kill in ((2, job.kill), (3, lambda ranks: kill_with_snapshots(job, *ranks))):
-        until_written(job, 1, 2 * life)
+        reach_written(job, 1, 2 * life)
         job.reach(sleeps, what="a newest image that sleeps")
         # A process that writes a file from a warm buffer shares its rank's memory, and so its score, until it has done.
         job.reach(lambda: oom_scores(snapshots(job)) == {1000}, what="the scores of images")

@@ -111,10 +111,10 @@ def test_the_program_is_killed_and_goes_on_below_its_wrapper(jobs, protocol):
     job, go = begin(jobs, protocol=protocol)
     wrapper = job.lives()[1][0]
     take_image(jobs, job)
-    for life in (2, 3):
+    for _ in range(2):
         assert job.hit(program_of(job, 1), signal.SIGKILL)
-        job.reach_event("started", rank=1, life=life)
-        assert job.of("started", rank=1, life=life)[0]["image"] > 0
+        job.reach_another("started", rank=1)
+        assert job.newest("started", rank=1)["image"] > 0
         job.reach(lambda: holder_of(job, 1) and Path(f"/proc/{wrapper}").exists(), what="the wrapper")
     go.touch()
     result = job.wait().ok()
@@ -142,7 +142,7 @@ def test_the_wrapper_learns_how_its_program_has_ended(jobs, end, code, kills):
     take_image(jobs, job)
     for _ in range(kills):
         assert job.hit(program_of(job, 1), signal.SIGKILL)
-        job.reach_event("started", rank=1, life=2)
+        job.reach_another("started", rank=1)
     go.touch()
     result = job.wait()
     assert result.code == code, result.describe()
@@ -160,7 +160,7 @@ def test_other_wrappers(jobs, wrapper):
     else:
         victim = program_of(job, 1)
     assert job.hit(victim, signal.SIGKILL)
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     go.touch()
     is_right(job.wait().ok())
 
@@ -182,10 +182,10 @@ def test_what_is_printed_goes_into_a_file(jobs, what, kills):
     job = jobs.start(2, "sh", "-c", wrapper, "sh", PYTHON, "-c", PROGRAM, go, "")
     job.reach(lambda: all(b"half way" in Path(f"{out}.{rank}").read_bytes() for rank in range(2)), what="the ranks to be half way")
     take_image(jobs, job)
-    for life in range(2, 2 + kills):
+    for _ in range(kills):
         assert job.hit(program_of(job, 1), signal.SIGKILL)
-        job.reach_event("started", rank=1, life=life)
-        assert job.of("started", rank=1, life=life)[0]["image"] > 0
+        job.reach_another("started", rank=1)
+        assert job.newest("started", rank=1)["image"] > 0
     go.touch()
     result = job.wait().ok()
     is_right(result)
@@ -228,7 +228,7 @@ def test_input_from_a_file_goes_on_behind_the_program(jobs):
     job.reach(lambda: job.out.read_bytes().count(b"half way") == 2, what="the ranks to be half way")
     take_image(jobs, job)
     assert job.hit(program_of(job, 0), signal.SIGKILL)
-    job.reach_event("started", rank=0, life=2)
+    job.reach_another("started", rank=0)
     go.touch()
     result = job.wait().ok()
     assert [line for line in result.text.splitlines() if line.startswith("line")] == text.read_text().splitlines(), result.describe()
@@ -246,7 +246,7 @@ def test_a_signal_of_the_wrapper_comes_to_the_program(jobs, kills):
     take_image(jobs, job)
     for _ in range(kills):
         assert job.hit(next(pid for pid, name in of_rank(job, 1).items() if name.startswith("python")), signal.SIGKILL)
-        job.reach_event("started", rank=1, life=2)
+        job.reach_another("started", rank=1)
     kick.touch()
     job.reach(lambda: job.out.read_bytes().count(b"has got it") == 2, what="the signals")
     go.touch()
@@ -273,7 +273,7 @@ def test_a_second_program_of_the_wrapper(jobs):
     job, go = begin(jobs, ["sh", "-c", wrapper, "sh"])
     take_image(jobs, job)
     assert job.hit(program_of(job, 1), signal.SIGKILL)
-    job.reach_event("started", rank=1, life=2)
+    job.reach_another("started", rank=1)
     go.touch()
     result = job.wait().ok()
     assert [lines_of(result, rank) for rank in range(2)] == [expected(0) * 2, expected(1) * 2], result.describe()

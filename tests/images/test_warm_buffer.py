@@ -102,7 +102,8 @@ def test_a_rank_without_a_snapshot_goes_on_from_its_newest_good_file(jobs, calm,
 def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
     expected = undisturbed(jobs, calm, FEW)
     job = start(jobs, directory, 2, *FEW, every="150ms")
-    reach_warm(job) and kill_writers(job)
+    reach_warm(job)
+    job.has_reached(kill_writers(job), "a file that is not written")
     kill(job, "alone")
     result = job.wait().ok()
     assert result.out == expected and result.program_errors == b"", result.describe()
@@ -114,7 +115,8 @@ def test_a_writer_that_dies_costs_its_file_only(jobs, calm, directory):
 @pytest.mark.parametrize("who", ["agent", pytest.param("dispatcher", marks=pytest.mark.soak)])
 def test_nothing_goes_on_without_the_agent_or_the_dispatcher(jobs, directory, who):
     job = start(jobs, directory, 2, *FEW[:2], 100000, every="100ms")
-    reach_warm(job) and job.until(lambda: writers(job), what="a process that writes", timeout=60)
+    reach_warm(job)
+    job.reach(lambda: writers(job), what="a process that writes", timeout=60)
     (agent,) = named("resurgo agent", children_of(job.process.pid))
     os.kill(agent, signal.SIGKILL) if who == "agent" else job.process.kill()
     job.wait(20)

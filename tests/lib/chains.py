@@ -81,7 +81,7 @@ class Chain:
 
 def ready(job):
     """All ranks run, and have come to MPI_Init or begun where they were."""
-    return job.until(job.is_in_mpi, what="the ranks")
+    return job.opens_mpi()
 
 
 INPUT = """
@@ -122,6 +122,10 @@ def interrupt(job, victim):
     return ended.code != 0
 
 
-def recorded(job, count=1):
+def until_recorded(job, count=1):
     """Waits until the job can be resumed from a wave. False: the job is over."""
     return job.until(lambda: sum(event["event"] == "wave_recorded" for event in job.events) >= count, what="a wave")
+
+
+def reach_recorded(job, count=1):
+    return job.has_reached(until_recorded(job, count), "a recorded wave")

@@ -389,6 +389,8 @@ class Job:
 
     def hit(self, pid, number):
         """Signals a process of this job; whether it was there. One that does not show its environment yet is about to execute its program."""
+        if self.before_blow is None:
+            self.before_blow = len(self.events)
         try:
             handle = os.pidfd_open(pid)
         except OSError:

@@ -171,7 +171,7 @@ def lose_a_rack(jobs, program, rng, protocol, options, is_whole):
     options = ["-f", hosts, "-launcher", "ssh", "-launcher-exec", ssh, "--lease", "2s", *options, *MANY, *every("100ms")]
     job = jobs.start(6, *command, *arguments(entry, True, file), options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 6)
-    assert is_whole(job)
+    job.has_reached(is_whole(job), "images as they are to be")
     time.sleep(rng.uniform(0, 0.3))
     rack = rng.randrange(3)
     for agent in [int(agent_of(job, rank)) for rank in (2 * rack, 2 * rack + 1)]:  # each node has the rank of its number

@@ -137,8 +137,7 @@ class Levels(Stored):
     def start(self, size, *program, options=(), **more):
         options = ["-hosts", self.hosts_named(), "-ppn", "1", *self.launcher, "--lease", "5s", *options]
         job = super().start(size, *program, options=options, **more)
-        is_there = job.until(lambda: len(agents(job)) == len(HOSTS) and all(map(self.host_of, agents(job))), what="agents")
-        assert is_there, job.result(0).describe()
+        job.reach(lambda: len(agents(job)) == len(HOSTS) and all(map(self.host_of, agents(job))), what="agents")
         self.hosts = {self.host_of(pid): pid for pid in agents(job)}
         return job
 

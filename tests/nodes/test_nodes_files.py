@@ -9,7 +9,7 @@ import time
 import pytest
 
 from catalogue import BY_NAME, arguments
-from chains import SUSPENDED, interrupt, recorded
+from chains import SUSPENDED, interrupt, reach_recorded, until_recorded
 from harness import by_rank, came_about, slow, states
 from image_files import from_files, kill_with_snapshots, reach_written
 from on_nodes import agents, lose
@@ -31,7 +31,7 @@ def test_a_power_cut_loses_what_came_after_the_last_wave(jobs, chain, program, r
     """All agents, all ranks and the launcher at once; then the job is on the same nodes, on fewer or on more."""
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=["--nodes", "2", *EVERY], protocol=protocol)
-    assert recorded(job, 2)
+    reach_recorded(job, 2)
     time.sleep(rng.uniform(0, 0.3))
     wave = job.result(0).of("wave_recorded")[-1]["wave"]
     assert interrupt(job, "everything")
@@ -49,7 +49,7 @@ def test_a_power_cut_loses_what_came_after_the_last_wave(jobs, chain, program, r
 def test_a_job_of_one_node_goes_on_on_several(jobs, chain, program, protocol, how):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     job = chain.start(4, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
-    assert recorded(job)
+    reach_recorded(job)
     assert chain.suspend() if how == "suspended" else interrupt(job, "launcher")
     chain.resume(options=["--nodes", "2"])
     assert nodes_of(chain.end()) == {"0", "1"}
@@ -62,7 +62,7 @@ def again_and_again(jobs, chain, command, arguments, protocol, rng, rounds):
     job = chain.start(4, *command, *arguments, options=options, protocol=protocol)
     done = []
     for _ in range(rounds):
-        if not recorded(job):
+        if not until_recorded(job):
             break
         time.sleep(rng.uniform(0, 0.3))
         if rng.random() < 0.3:
@@ -116,7 +116,7 @@ def test_images_on_one_file_system_need_no_partner(jobs, chain, program, rng, pr
     options = ["--nodes", "3", "--lease", "2s", *EVERY]
     job = chain.start(3, *program("heat"), *HEAT, options=options, protocol=protocol)
     for loss in range(2):
-        assert recorded(job, 2 * loss + 2)
+        reach_recorded(job, 2 * loss + 2)
         os.kill(rng.choice(agents(job)), signal.SIGKILL)
         job.reach(lambda: len([event for event in job.events if event["event"] == "returned"]) > loss)  # noqa: B023
     result = chain.end()
@@ -162,7 +162,7 @@ def test_each_node_keeps_its_images(jobs, chain, program, own_disks, protocol):
     calm = jobs.calm(4, *program("heat"), *HEAT)
     options = ["-hosts", "a.invalid:2,b.invalid:2", *launcher, *EVERY]
     job = chain.start(4, *program("heat"), *HEAT, options=options, protocol=protocol)
-    assert recorded(job)
+    reach_recorded(job)
     assert interrupt(job, "everything")
     assert sorted(path.name for path in disks.iterdir()) == ["a.invalid", "b.invalid"]
     assert not list(place.glob("*/rank-*")), "the launcher's machine has none"
@@ -191,7 +191,7 @@ def test_agents_of_a_former_run_are_ended_first(jobs, chain, program, own_disks)
     calm = jobs.calm(4, *program("heat"), *HEAT)
     hosts = ["-hosts", "a.invalid:2,b.invalid:2", *launcher]
     job = chain.start(4, *program("heat"), *HEAT, options=[*hosts, *EVERY])
-    assert recorded(job)
+    reach_recorded(job)
     former = [*agents(job), *job.lives().values()]
     for agent in agents(job):
         assert job.hit(agent, signal.SIGSTOP)
@@ -208,7 +208,7 @@ def test_an_image_that_no_node_has_is_named(jobs, chain, program, own_disks):
     launcher, place, disks = own_disks
     chain.images = place
     job = chain.start(2, *program("heat"), *HEAT, options=["-hosts", "a.invalid,b.invalid", *launcher, *BLOCKING])
-    assert recorded(job)
+    reach_recorded(job)
     assert interrupt(job, "everything")
     for host in ("a", "b"):
         for path in (disks / f"{host}.invalid").glob("*/rank-1.image-*"):

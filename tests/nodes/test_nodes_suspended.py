@@ -34,7 +34,7 @@ def suspended_again_and_again(jobs, chain, program, rng, name, protocol, rounds)
         nodes = rng.choice("1234")
         job = chain.resume(options=["--nodes", nodes])
         went_on += 1
-        if rng.random() < 0.5 and ready(job):
+        if rng.random() < 0.5 and job.until(job.is_in_mpi, what="MPI_Init"):
             time.sleep(rng.uniform(0, 0.2))
             job.kill([rng.randrange(4)])
         if nodes == "1":
@@ -87,7 +87,7 @@ def test_a_suspension_that_fails_leaves_ranks_their_own_images(jobs, chain):
     assert told.code == 1 and "goes on: no image can be taken: rank 1: " in told.errors and "socket" in told.errors
     job.reach_another("checkpointed", rank=0)
     job.kill([0])
-    job.reach_event("started", rank=0, life=2)
+    job.reach_another("started", rank=0)
     closes.touch()
     job.reach_another("checkpointed", rank=1)
     assert chain.suspend()

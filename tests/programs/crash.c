@@ -94,6 +94,7 @@ int main(int argc, char **argv)
         if (k % 50 == 0)
             printf("rank %d iteration %ld value %016llx\n", rank, k, (unsigned long long)value), fflush(stdout);
         value += (uint64_t)rank;
+        linger(k, iterations);
     }
     MPI_Reduce(&value, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0)

@@ -29,8 +29,10 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     uint64_t sum = 0;
-    for (int round = 0; round < rounds; round++)
+    for (int round = 0; round < rounds; round++) {
         sum += round_of(rank, size, round, (1 + round / 5) * mib << 20);
+        linger(round, rounds);
+    }
     uint64_t all;
     MPI_Reduce(&sum, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0)

@@ -51,6 +51,7 @@ static void *collect(void *argument_)
         MPI_Allreduce(&value, &sum, 1, MPI_LONG, MPI_SUM, job->comm);
         CHECK(sum == (long)size * (size - 1) / 2 + size * i, "sum %ld in round %ld", sum, i);
         job->hash = hash_bytes(job->hash, &sum, sizeof sum);
+        linger(i, rounds);
     }
     return NULL;
 }

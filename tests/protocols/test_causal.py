@@ -121,9 +121,9 @@ def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
     command = [harness.PYTHON, "-c", SILENT, tmp_path]
     job = jobs.start(4, *command, options=[*MANY, *node("manetho", loggers)])
     job.reach(lambda: (tmp_path / "silent").exists())
-    for life in (1, 2):
+    for _ in range(2):
         job.strike([2])
-        job.reach_event("caught_up", rank=2, life=life + 1)
+        job.reach_another("caught_up", rank=2)
     (tmp_path / "go").touch()
     result = job.wait().ok()
     lines = result.text.splitlines()
@@ -152,7 +152,7 @@ comm.barrier()
     job = jobs.start(3, harness.PYTHON, "-c", source, tmp_path, options=[*MANY, *node("logon", 0)])
     job.reach(lambda: (tmp_path / "printed").exists())
     job.strike([0])
-    job.reach_event("started", rank=0, life=2)
+    job.reach_another("started", rank=0)
     (tmp_path / "go").touch()
     result = job.wait().ok()
     assert "printed something else" not in result.errors and len(result.text.splitlines()) == 400

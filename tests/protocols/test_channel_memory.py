@@ -90,7 +90,7 @@ def test_a_rank_needs_no_other_to_come_back(jobs, program):
     job.says(b"iteration 200 ")
     job.strike([0, 2], signal.SIGSTOP)
     job.strike([1])
-    job.reach_event("caught_up", rank=1, life=2)
+    job.reach_another("caught_up", rank=1)
     job.strike([0, 2], signal.SIGCONT)
     before = len(job.out.read_bytes())
     job.reach(lambda: len(job.out.read_bytes()) > before + 100, what="the ring to go on")
@@ -241,7 +241,7 @@ def test_a_broken_connection_is_the_end_of_a_life(jobs, program, secluded):
     cut = subprocess.run(["ip", "netns", "exec", name, "ss", "-K", "dst", host], capture_output=True, text=True)
     if "ESTAB" not in cut.stdout:
         pytest.skip("the kernel does not let connections be cut")
-    job.reach_event("caught_up", rank=2, life=2)
+    job.reach_event("caught_up", rank=2)
     job.process.terminate()
     assert len(job.wait(20).of("failed")) == 1
 

@@ -49,7 +49,7 @@ def one_image(job, count=1):
 
 
 def no_copy_sleeps(job):
-    return job.until(lambda: not snapshots(job), 5, "the end of the copies")
+    return job.reach(lambda: not snapshots(job), 5, "the end of the copies")
 
 
 def after_failure(result):

@@ -16,7 +16,7 @@ import pytest
 
 import harness
 from catalogue import BY_NAME, arguments
-from chains import HEAT, INPUT, LONG_HEAT, SUSPENDED, interrupt, ready, recorded
+from chains import HEAT, INPUT, LONG_HEAT, SUSPENDED, interrupt, reach_recorded, ready, until_recorded
 from harness import RESURGO, ROOT_ONLY, by_rank, slow
 from settings import EVERY, WAVES
 from survival import A_RANK_THAT_LEAVES
@@ -30,7 +30,7 @@ from survival import A_RANK_THAT_LEAVES
 def test_it_goes_on_from_its_last_wave(jobs, chain, program, protocol, victim):
     calm = jobs.calm(2, *program("heat"), *HEAT)
     job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
-    assert recorded(job, 2)
+    reach_recorded(job, 2)
     wave = job.result(0).of("wave_recorded")[-1]["wave"]
     assert interrupt(job, victim)
     chain.resume()
@@ -84,7 +84,7 @@ def test_before_the_first_wave_it_is_said_so(chain, program):
 
 def test_it_is_listed_and_can_be_removed(chain, program):
     job = chain.start(2, *program("heat"), *HEAT, options=EVERY)
-    assert recorded(job)
+    reach_recorded(job)
     number, own = job.process.pid, chain.directory
     for name in (number, own):
         told = chain.resurgo("rm", name)
@@ -143,7 +143,7 @@ def test_killed_again_and_again(jobs, chain, program, rng, name, protocol):
     calm = jobs.calm(3, *program(name), *arguments(entry, True, calm_file))
     job = chain.start(3, *program(name), *arguments(entry, True, file), options=["--checkpoint-every", "50ms"], protocol=protocol)
     for number in range(6):
-        if not recorded(job):
+        if not until_recorded(job):
             break
         time.sleep(rng.uniform(0, 0.3))
         if rng.random() < 0.3:
@@ -206,7 +206,7 @@ def test_output_goes_on_to_the_byte(jobs, chain, rng, to, kills):
         for other in jobs.jobs[-2:-1] if number else []:
             job.goes_on_from(other)
         if number == 0:
-            assert recorded(job)
+            reach_recorded(job)
         else:
             job.reach(lambda: job.lives(), what="its ranks")
         time.sleep(rng.uniform(0, 0.4))
@@ -234,7 +234,7 @@ def test_standard_input_from_a_pipe(chain, protocol):
     job.process.stdin.write(given)
     job.process.stdin.flush()
     job.says(b"[0 20]")
-    assert recorded(job, 2 + sum(event["event"] == "wave_recorded" for event in job.events))
+    reach_recorded(job, 2 + sum(event["event"] == "wave_recorded" for event in job.events))
     assert interrupt(job, "everything")
     job.process.stdin.close()
     assert b"[0 150]" not in chain.out
@@ -258,7 +258,7 @@ def test_a_full_disk_while_a_wave_is_written_down(jobs, chain, program, protocol
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", chain.images], check=True)
     try:
         job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
-        assert recorded(job, 3)
+        reach_recorded(job, 3)
         job.kill([0, 1], signal.SIGSTOP)
         full = chain.images / "full"
         with contextlib.suppress(OSError), open(full, "wb") as file:
@@ -295,7 +295,7 @@ def test_a_power_cut_while_a_wave_is_written_down(jobs, chain, program, rng, pro
     calm = jobs.calm(2, *program("heat"), *HEAT)
     job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
     for _ in range(4):
-        if not recorded(job):
+        if not until_recorded(job):
             break
         if not interrupt(job, "everything"):
             break
@@ -312,7 +312,7 @@ def test_a_power_cut_while_a_wave_is_written_down(jobs, chain, program, rng, pro
 def test_a_file_of_a_wave_that_is_not_whole_is_refused(chain, program, rng):
     """A disk lost what it claimed to have: nothing begins. With the right file the job goes on."""
     job = chain.start(2, *program("heat"), *HEAT, options=EVERY)
-    assert recorded(job)
+    reach_recorded(job)
     assert interrupt(job, "everything")
     own, aside = chain.directory, chain.jobs.directory / "aside"
     shutil.copy(own / "suspended", aside)
@@ -334,7 +334,7 @@ def test_images_of_a_wave_that_are_not_whole(jobs, chain, program, rng, protocol
     """The file names two waves: all ranks go on from the older one."""
     calm = jobs.calm(2, *program("heat"), *HEAT)
     job = chain.start(2, *program("heat"), *HEAT, options=EVERY, protocol=protocol)
-    assert recorded(job, 3)
+    reach_recorded(job, 3)
     assert interrupt(job, "everything")
     own = chain.directory
     (shown,) = (other for other in json.loads(chain.resurgo("ps", "--json").ok().text) if other["job"] == job.process.pid)
@@ -354,7 +354,7 @@ def two_waves(job, chain):
     ready(job)
     for count in (1, 2):
         chain.resurgo("checkpoint", job.process.pid).ok()
-        assert recorded(job, count)
+        reach_recorded(job, count)
     return sorted({int(path.name.rpartition("-")[2]) for path in chain.directory.glob("rank-1.image-*")})
 
 
@@ -372,7 +372,7 @@ def test_a_wave_that_the_job_has_left_is_gone_on_from_by_nobody(jobs, chain, pro
     image = own / f"rank-1.image-{newest}"
     cut(image, image, rng)
     job = chain.resume(own)
-    assert recorded(job)
+    reach_recorded(job)
     assert [event["wave"] for event in job.events if event["event"] == "wave_recorded"] == [older]
     assert interrupt(job, "everything")
     for path, content in whole.items():

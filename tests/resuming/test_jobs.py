@@ -73,7 +73,7 @@ def test_a_job_from_its_beginning_to_its_end(quiet, ask):
     # Nothing else happens in this job: the answer must come by itself.
     assert ask("checkpoint", number) == (0, f"job {number}: a wave is complete\n", "")
     job.kill([2])
-    job.reach_event("started", rank=2, life=2)
+    job.reach_another("started", rank=2)
     assert [event["image"] for event in job.events if event["event"] == "started"] == [0, 0, 0, 1]
     row = rows(ask("ps")[1])[number]
     assert re.search(r" 3 of 3  auto .* 1 +1 +\d+\.\d m?s +\S+python", row), row

@@ -133,7 +133,7 @@ def test_again_and_again(jobs, chain, program, rng, name, protocol):
             break
         job = chain.resume()
         went_on += 1
-        if rng.random() < 0.5 and ready(job):
+        if rng.random() < 0.5 and job.until(job.is_in_mpi, what="MPI_Init"):
             time.sleep(rng.uniform(0, 0.2))
             job.kill([rng.randrange(3)])
     result = chain.end()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import places
-from chains import interrupt, recorded
+from chains import interrupt, reach_recorded
 from harness import slow
 from on_nodes import agents
 from places import LONG, damage
@@ -25,8 +25,7 @@ class Levels(places.Levels):
     def is_back(self, job):
         """All nodes are there, and the ranks run."""
         self.runs.append(job) if job not in self.runs else None
-        is_there = job.until(lambda: len(agents(job)) == len(places.HOSTS) and all(map(self.host_of, agents(job))), what="agents")
-        assert is_there, job.result(0).describe()
+        job.reach(lambda: len(agents(job)) == len(places.HOSTS) and all(map(self.host_of, agents(job))), what="agents")
         self.hosts = {self.host_of(pid): pid for pid in agents(job)}
         job.reach(lambda: len(job.lives()) == 4)
         return job
@@ -111,7 +110,7 @@ def test_an_older_wave_in_the_place_does_if_all_files_are_damaged(jobs, stored, 
     job = stored.start(2, *program("heat"), *LONG, options=options, more_of_it=";every=4", protocol=protocol)
     stored.reach_stored()
     count = len(job.result(0).of("wave_recorded"))
-    assert recorded(job, count + 2)
+    reach_recorded(job, count + 2)
     newest = stored.stored()[-1]
     assert interrupt(job, "everything")
     job = stored.resume(stored.directory, options=RARELY)

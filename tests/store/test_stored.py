@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from catalogue import BY_NAME, arguments
-from chains import HEAT, interrupt, recorded
+from chains import HEAT, interrupt, reach_recorded
 from harness import ROOT_ONLY, in_time, slow
 from on_nodes import agents
 from places import LONG, damage, serving, store
@@ -79,7 +79,7 @@ def test_a_node_is_lost_while_it_copies(jobs, stored, program, rng):
     calm = jobs.calm(4, *program("heat"), *LONG)
     options = ["--nodes", "3", "--lease", "10s"]
     job = stored.start(4, *program("heat"), *LONG, options=options, more_of_it=";rate=4M", protocol="blocking")
-    assert recorded(job, 2)
+    reach_recorded(job, 2)
     time.sleep(rng.uniform(0, 0.3))
     os.kill(rng.choice(agents(job)), signal.SIGKILL)
     stored.reach_stored(2)
@@ -93,7 +93,7 @@ def test_a_node_is_lost_while_it_copies(jobs, stored, program, rng):
 def test_a_suspended_job_is_in_its_place(jobs, stored, program, protocol):
     calm = jobs.calm(2, *program("heat"), *LONG)
     job = stored.start(2, *program("heat"), *LONG, protocol=protocol, more_of_it=";every=1000")
-    assert recorded(job, 2)
+    reach_recorded(job, 2)
     assert stored.suspend() and len(stored.stored()) == 1
     shutil.rmtree(stored.images)
     stored.go_on()

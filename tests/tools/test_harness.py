@@ -41,7 +41,7 @@ def test_a_file_left_in_shared_memory_is_found(closing):
 def test_a_process_left_behind_is_found(closing):
     job = closing.command(["sleep", "1000"])
     # A program that was just executed has no environment for a moment.
-    job.until(job.processes, what="the process")
+    job.reach(job.processes, what="the process")
     with pytest.raises(AssertionError, match="sleep 1000"):
         closing.close()
     assert job.over() and not job.processes()

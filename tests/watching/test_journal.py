@@ -142,9 +142,9 @@ def test_a_journal_that_does_not_read(journal, waits):
     journal.listen()
     journal.fill()
     job = waits(2, protocol="pessimistic", options=["--journal"])
-    for life in (2, 3):
-        job.kill([1])
-        job.reach_event("caught_up", rank=1, life=life)
+    for _ in range(2):
+        job.strike([1])
+        job.reach_another("caught_up", rank=1)
     result = waits.end(job)
     warnings = [line for line in result.errors.splitlines() if "journal" in line]
     assert len(warnings) == 1 and re.fullmatch(

@@ -166,9 +166,9 @@ def test_a_command_for_news(ready, jobs):
 )
 def test_a_failing_command_is_one_warning(ready, command, why):
     job = ready(2, options=["--notify", command])
-    for life in (2, 3):
-        job.kill([1])
-        job.reach_event("caught_up", rank=1, life=life)
+    for _ in range(2):
+        job.strike([1])
+        job.reach_another("caught_up", rank=1)
     job.reach(lambda: b"--notify" in job.err.read_bytes(), what="the warning")
     result = ready.end(job)
     warnings = [line for line in result.errors.splitlines() if "--notify" in line]

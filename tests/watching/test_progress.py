@@ -53,7 +53,7 @@ class Shown:
     def until(self, condition):
         if self.terminal:
             return self.terminal.shows(condition)
-        return self.job.until(lambda: condition(self.text()))
+        return self.job.reach(lambda: condition(self.text()))
 
     def pid(self, rank):
         lives = [event for event in harness.read_events(self.events_file) if event["event"] == "started" and event["rank"] == rank]

@@ -28,7 +28,7 @@ class Web:
     def __init__(self, job, *options):
         self.process = None
         if options == ("--web",):
-            job.until(lambda: b"/?token=" in job.err.read_bytes() and job.err.read_bytes().endswith(b"\n"), what="an address")
+            job.reach(lambda: b"/?token=" in job.err.read_bytes() and job.err.read_bytes().endswith(b"\n"), what="an address")
             self.address = re.search(r"http://\S+", job.err.read_text())[0]
         else:
             command = [str(word) for word in (RESURGO, "web", *options, job.process.pid)]
