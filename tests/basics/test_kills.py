@@ -30,7 +30,7 @@ def test_random_kills_of_bt(jobs, program, rng, kills):
     survive(jobs, rng, command, entry, 4, kills or 4, expected)
 
 
-@pytest.mark.gate("pickles.py", "master_worker.py", "futures_pi.py")
+@pytest.mark.gate("futures_pi.py", "pickles.py")
 @pytest.mark.parametrize("name", PYTHON)
 def test_random_kills_of_python(jobs, program, rng, kills, name):
     entry, command = BY_NAME[name], program(name)
@@ -50,6 +50,7 @@ def test_random_kills_when_a_node_may_be_lost(jobs, program, rng, kills):
     survive(jobs, rng, command, entry, 4, kills or 3, expected, TOLERATE_NODE)
 
 
+@pytest.mark.gate("master_worker")
 @pytest.mark.parametrize("name", ["heat", "master_worker"])
 def test_all_ranks_at_once(jobs, program, rng, name):
     entry, command = BY_NAME[name], program(name)
@@ -57,6 +58,7 @@ def test_all_ranks_at_once(jobs, program, rng, name):
     survive(jobs, rng, command, entry, 4, 2, expected, everyone=1.0, in_replay=0)
 
 
+@pytest.mark.gate("master_worker")
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 def test_again_and_again_during_replay(jobs, program, rng, name):
     entry, command = BY_NAME[name], program(name)

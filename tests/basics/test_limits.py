@@ -97,6 +97,7 @@ def test_the_disk_is_full(jobs, program):
     assert "resurgo:" in result.errors and "panicked" not in result.errors, result.describe()
 
 
+@pytest.mark.gate("4k-*")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a small file system of its own")
 @pytest.mark.parametrize(
     "size, protocol",

@@ -22,6 +22,7 @@ def run(jobs, program, variant, n=3, victim=1, **more):
     return result
 
 
+@pytest.mark.gate("time", "length", "tag")
 @pytest.mark.parametrize("variant", ["time", "random", "pid", "length", "tag"])
 def test_a_different_message_is_detected(jobs, program, variant):
     result = run(jobs, program, variant)
@@ -33,6 +34,7 @@ def test_a_different_message_is_detected(jobs, program, variant):
     assert "--protocol auto" in result.errors and "find the source" in result.errors, result.describe()
 
 
+@pytest.mark.gate("order")
 @pytest.mark.parametrize("variant", ["random", "order"])
 def test_under_causal_logging(jobs, program, variant):
     result = run(jobs, program, variant, protocol="causal")
@@ -112,6 +114,7 @@ def test_what_repeats_is_not_suspected(jobs, program, variant):
     assert result.text == f"nondeterministic {variant} iterations=300 done\n"
 
 
+@pytest.mark.gate("1")
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_of_any_rank(jobs, program, victim):
     """Whichever rank it is."""

@@ -108,6 +108,7 @@ def test_a_failure_before_init_is_told_once(jobs, program):
     assert len(result.errors.splitlines()) == 1 and len(result.of("failed")) == 1, result.describe()
 
 
+@pytest.mark.gate("-timeout")
 @pytest.mark.parametrize("how", ["-timeout", "MPIEXEC_TIMEOUT"])
 def test_timeout(jobs, program, how):
     env = harness.environment(**({} if how == "-timeout" else {how: "1"}))
@@ -164,6 +165,7 @@ def test_ranks_are_bound_as_by_mpiexec(jobs, binding):
     assert lines(jobs.run(3, *command, options=binding)) == lines(jobs.mpiexec(3, *binding, *command))
 
 
+@pytest.mark.gate("files1")
 @pytest.mark.parametrize("files", [[], ["--local-copies", "off"]])
 def test_later_lives_are_bound_as_the_first(jobs, files):
     """A life from the beginning, one from an image in memory, and one that is rebuilt from a file."""

@@ -12,6 +12,7 @@ from settings import MANY, every
 from survival import TEXT, feed
 
 
+@pytest.mark.gate("file-none", "pipe-pessimistic")
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_stdin_goes_to_rank_0(jobs, program, protocol, how):
@@ -78,7 +79,7 @@ def test_as_plain_mpich(jobs, program, plain):
 
 @pytest.mark.parametrize("how", ["file", "pipe"])
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.gate("1-pipe", "3-file")
+@pytest.mark.gate("3-file")
 def test_kills_while_reading_and_writing(jobs, program, rng, kills, how, size):
     command = program("output") + ["400", "1000"]
     calm = feed(jobs, size, command, TEXT, how).wait().ok()

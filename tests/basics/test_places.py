@@ -32,6 +32,7 @@ def under(*values):
     return pytest.mark.parametrize("before", [pytest.param(LAYOUTS[name], id=name) for name in values])
 
 
+@pytest.mark.gate("few addresses", "legacy, unlimited stack", "huge stack")
 @under(*LAYOUTS)
 def test_undisturbed(jobs, program, before):
     entry = BY_NAME["heat_f08"]
@@ -94,6 +95,7 @@ def test_a_stack_that_grows(jobs, program, rng, before, options):
     survive(jobs, rng, program("stack"), entry, 2, 2, (calm, None), options)
 
 
+@pytest.mark.gate("few addresses")
 @under("legacy, unlimited stack", "few addresses")
 def test_spawned_ranks(jobs, program, before):
     command = [*program("spawn"), "2", "2", "20"]

@@ -15,12 +15,13 @@ def early(way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("protocol", ["none", "pessimistic", slow("auto"), slow("channel-memory")])
-@pytest.mark.gate("none-read", "none-write", "pessimistic-*")
+@pytest.mark.gate("none-write", "pessimistic-*")
 def test_same_answer_as_plain_mpich(jobs, program, plain, protocol, way):
     expected = plain(3, *program("rendezvous"), "4", env=early(way))
     assert jobs.run(3, *program("rendezvous"), "4", protocol=protocol, env=environment(**early(way))).ok().out == expected.out
 
 
+@pytest.mark.gate("none-auto")
 @pytest.mark.parametrize("way", ["auto", slow("pipeline"), slow("read"), "write", slow("direct")])
 @pytest.mark.parametrize("protocol", ["none", slow("auto"), slow("blocking")])
 def test_between_nodes(jobs, program, plain, protocol, way):

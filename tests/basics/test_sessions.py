@@ -11,6 +11,7 @@ WAYS = ["apart", "world", "around"]
 LONGER = ("40", "3")
 
 
+@pytest.mark.gate("around")
 @pytest.mark.parametrize("way", WAYS)
 def test_undisturbed(jobs, program, way):
     command = (*program("sessions"), way)

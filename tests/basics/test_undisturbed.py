@@ -50,6 +50,7 @@ def test_every_number_of_ranks(jobs, program, plain, entry, size, protocol):
     compare(jobs, plain, entry, size, program(entry.name), protocol)
 
 
+@pytest.mark.gate("master_worker")
 @pytest.mark.parametrize("entry", [BY_NAME[name] for name in ("cg", "heat", "master_worker")], ids=str)
 def test_tolerating_the_loss_of_a_node(jobs, program, plain, entry):
     compare(jobs, plain, entry, 4, program(entry.name), "pessimistic", TOLERATE_NODE)

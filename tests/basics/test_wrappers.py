@@ -63,6 +63,7 @@ def refused(job, rank):
     return any("a wrapper (sh -c " in event["reason"] for event in job.of("not_checkpointed", rank=rank))
 
 
+@pytest.mark.gate("auto")
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("blocking"), slow("causal")])
 def test_the_reason_is_told_once(jobs, protocol):
     """At the first request, of one rank, with what helps."""
@@ -89,6 +90,7 @@ def test_who_asks_for_images_gets_the_reason(jobs, verb):
     assert [lines_of(result, rank) for rank in range(2)] == [expected(0), expected(1)]
 
 
+@pytest.mark.gate("auto-wrapper", "pessimistic-program")
 @pytest.mark.parametrize("victim", ["program", "wrapper"])
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("blocking"), slow("chandy-lamport"), slow("causal")])
 def test_either_process_is_killed(jobs, protocol, victim):
@@ -153,6 +155,7 @@ def flooded(jobs, second=FLOODED):
     return sorted(jobs.run(1, *FLOODED, there, ":", "-n", 1, *second, there, protocol="none").ok().text.splitlines())
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("nodes", ["1", "2"])
 def test_a_full_log_ends_no_job(jobs, nodes):
     """Under auto the logs keep no more for ranks that can have no image."""
@@ -164,6 +167,7 @@ def test_a_full_log_ends_no_job(jobs, nodes):
     assert len(re.findall(said, result.errors)) == 1, result.describe()
 
 
+@pytest.mark.gate("wrapper-1", "program-2")
 @pytest.mark.parametrize(("victim", "nodes"), [("program", "1"), ("wrapper", "1"), ("program", "2")])
 def test_all_begin_again_when_the_logs_have_let_go(jobs, victim, nodes):
     job, go = flood(jobs, *FLOODED, options=["--nodes", nodes] if nodes != "1" else [])

@@ -128,7 +128,7 @@ def test_when_all_are_lost_the_job_has_failed(jobs, program):
 
 def test_without_failures_nothing_changes(jobs, program, plain):
     """The library of --ft passes all calls of a program on."""
-    for name, *words in (["comm_churn"], ["messages"], ["rma_halo", 500, 20], ["mpiio", jobs.directory / "file", 60, 500]):
+    for name, *words in (["comm_churn", 40], ["messages"], ["rma_halo", 500, 20], ["mpiio", jobs.directory / "file", 60, 500]):
         result = run(jobs, 4, *program(name), *words)
         assert result.code == 0 and result.text == plain(4, *program(name), *words).text, result.describe()
 

@@ -43,6 +43,7 @@ def test_without_failures_it_is_as_without_the_option(jobs, program):
         assert result.code == 0 and sorted(result.text.splitlines()) == CALM, result.describe()
 
 
+@pytest.mark.gate("0", "3")
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_nobody_is_told_of_a_rank_that_recovers(jobs, program, rank):
     """At some messages of every kind of call, with agreements before and behind."""
@@ -102,6 +103,7 @@ def test_a_rank_that_does_not_repeat_itself_is_told(jobs, program):
     assert result.restarts == 1 and "not piecewise deterministic" in result.errors, result.describe()
 
 
+@pytest.mark.gate("blank,cont", "rebuild,nop", "shrink,nop,strict")
 @pytest.mark.parametrize("mode", ["shrink,nop", "blank,cont", "rebuild,nop", "shrink,nop,strict"])
 def test_by_the_rules_of_ftmpi(jobs, program, mode):
     """The first failure of rank 2 is not told; of others, as ever."""

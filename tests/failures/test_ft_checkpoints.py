@@ -43,6 +43,10 @@ CASES = [
 ]
 
 
+@pytest.mark.gate(
+    "4-partner-1-shrink-1", "5-partner-2-respawn-2", "5-partner-1-dup-1", "5-parity-2-respawn-2", "5-parity-1-jump-1",
+    "6-parity-2-gaps-2",
+)
 @pytest.mark.parametrize("n, scheme, losses, how, kills", CASES)
 def test_survivors_and_newcomers_have_the_last_checkpoint(jobs, program, seed, n, scheme, losses, how, kills):
     _, result = check(jobs, program, seed, n, scheme, losses, how, kills)

@@ -17,11 +17,13 @@ from on_nodes import agents
 LEASE = "2s"
 
 
+@pytest.mark.gate("recv-*", "barrier-*", "comm_dup-*")
 @pytest.mark.parametrize("calls", told.CALLS, ids=lambda calls: "-".join(calls[:3]))
 def test_blocked_calls_come_back(jobs, program, seed, calls):
     told.check_calls(jobs, program, seed, calls, ["--nodes", "3"])
 
 
+@pytest.mark.gate("2-7-3-False", "4-9-3-True")
 @pytest.mark.parametrize("on, n, kills, lowest", [(2, 4, 1, True), (2, 7, 3, False), (4, 9, 3, True), (4, 4, 2, False)])
 def test_survivors_go_on_with_right_answers(jobs, program, seed, on, n, kills, lowest):
     told.check_loop(jobs, program, seed, n, kills, lowest, options=["--nodes", on])
@@ -87,6 +89,7 @@ def test_a_lost_node_is_the_failure_of_its_ranks(jobs, program, rng, seed, on, n
     assert set(result.of("lost")[0]) >= {"rank", "left"} and len(result.of("lost")) == len(gone)
 
 
+@pytest.mark.gate("4-9")
 @pytest.mark.parametrize("on, n", [(2, 6), (4, 9)])
 def test_ranks_and_nodes_are_lost_together(jobs, program, rng, seed, on, n):
     job = begin(jobs, program, seed, n, 2, ["--nodes", on], steps=2_000)

@@ -108,6 +108,7 @@ def test_survivors_rebuild_the_world_and_go_on(jobs, program, seed, mode, n, kil
     check_loop(jobs, program, seed, mode, n, kills, lowest, how)
 
 
+@pytest.mark.gate("rebuild-6-3-False-jump-0", "rebuild-5-2-True-codes-3", "rebuild-shrink-5-2-*", "rebuild-5-2-*-split-0", "rebuild,cont-*")
 @pytest.mark.parametrize(
     "mode, n, kills, lowest, how, more",
     [

@@ -64,6 +64,7 @@ def check_objects(jobs, program, seed, calls, options=()):
     assert lines == [f"ok {call} {n - 1 - at}" for at, call in enumerate(calls)], result.describe()
 
 
+@pytest.mark.gate("1-win_create-*", "3-win_dynamic-*", "3-win_allocate-*", "1-file_open-*", "3-file_read_at_all-*")
 @pytest.mark.parametrize("calls", [*ON_WINDOWS, *ON_FILES], ids=lambda calls: "-".join(calls[:3]))
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_calls_on_windows_and_files_come_back(jobs, program, seed, nodes, calls):
@@ -89,6 +90,7 @@ def check_respawn(jobs, program, seed, n, rounds, kills, early, steps=4000):
     return len(lost)
 
 
+@pytest.mark.gate("4-2-1-3", "5-2-2-0")
 @pytest.mark.parametrize("n, rounds, kills, early", [(4, 3, 1, 0), (5, 2, 2, 0), (4, 2, 1, 3), harness.slow(8, 5, 3, 6)])
 def test_the_dead_are_replaced(jobs, program, seed, n, rounds, kills, early):
     check_respawn(jobs, program, seed, n, rounds, kills, early)

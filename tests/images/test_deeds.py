@@ -55,6 +55,7 @@ def survives(jobs, rng, blows, undisturbed, command, protocol, options):
     assert tree(job.directory) == left
 
 
+@pytest.mark.gate("auto-options3", "pessimistic-options1", "blocking-options5")
 @pytest.mark.parametrize("protocol, options", RUNS)
 def test_what_has_been_done_is_done_again_without_an_error(jobs, program, rng, kills, undisturbed, protocol, options):
     survives(jobs, rng, kills or 3, undisturbed, program("deeds"), protocol, options)

@@ -126,7 +126,11 @@ print("rank", rank, total)
 KINDS = ["atomic", "append", "pointer", "scratch", "turns", "made", "new"]
 
 
-@pytest.mark.gate("*-pessimistic-none-*", "*-auto-images-*", "*-causal-images-atomic", "*-blocking-images-append", "*-lamport-images-scratch")
+@pytest.mark.gate(
+    "1-*-pessimistic-none-atomic", "1-*-pessimistic-none-append", "1-*-pessimistic-none-made",
+    "1-*-auto-images-pointer", "1-*-auto-images-new", "1-*-auto-images-turns", "1-*-causal-images-atomic",
+    "1-*-blocking-images-append", "1-*-lamport-images-scratch",
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
 @pytest.mark.parametrize("protocol", [protocol for protocol in PROTOCOLS if protocol != "hierarchical"])

@@ -339,7 +339,10 @@ def read_back(jobs, kind, protocol, images):
 IMAGES = pytest.mark.parametrize("images", [[], every("20ms")], ids=["none", "images"])
 
 
-@pytest.mark.gate("auto-*", "blocking-pointer-images", "chandy-lamport-shared-images", "group-end-images", "blocking-others-images")
+@pytest.mark.gate(
+    "auto-same-none", "auto-new-images", "auto-shared-none", "auto-end-images", "auto-others-none", "auto-late-images",
+    "blocking-pointer-images", "*-lamport-shared-images", "group-end-images",
+)
 @IMAGES
 @pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer", "others", "late"])
 @pytest.mark.parametrize("protocol", WAVES)
@@ -357,7 +360,10 @@ def test_more_than_a_rank_can_undo_ends_the_job_rather_than_be_wrong(jobs):
         assert result.code == 1 and "what it has overwritten since" in result.errors, result.describe()
 
 
-@pytest.mark.gate("pessimistic-same-images", "pessimistic-others-*", "pessimistic-watched-*", "pessimistic-pointer-*", "causal-late-images")
+@pytest.mark.gate(
+    "pessimistic-same-images", "pessimistic-others-none", "pessimistic-watched-images", "pessimistic-pointer-none",
+    "causal-late-images",
+)
 @IMAGES
 @pytest.mark.parametrize("kind", ["same", "new", "shared", "end", "pointer", "others", "watched", "late"])
 @pytest.mark.parametrize("protocol", ["auto", "pessimistic", "causal", "channel-memory"])

@@ -23,7 +23,7 @@ SOME = ["cg", "master_worker", "rma_halo", "mpiio", "futures_pi.py", *map(slow, 
 
 
 @pytest.mark.parametrize("name", SOME)
-@pytest.mark.gate("master_worker", "rma_halo", "mpiio")
+@pytest.mark.gate("master_worker", "mpiio")
 def test_random_kills(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -65,6 +65,7 @@ def test_again_as_soon_as_they_are_back(jobs, program, rng, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "100000")
 
 
+@pytest.mark.gate("pipe")
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_and_output_exactly_once(jobs, program, rng, kills, how):
     input_and_output_exactly_once(jobs, program, rng, kills or 4, how)
@@ -85,6 +86,7 @@ print("rank %d rest %r" % (world.rank, world.bcast(rest)))
 """
 
 
+@pytest.mark.gate("file")
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_between_images(jobs, rng, how):
     """The program reads line by line while images are taken. A life from an image goes on reading where it was."""
@@ -144,6 +146,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.gate("2600")
 @pytest.mark.parametrize("place", [1700, 2600, 4000])
 def test_a_rank_that_only_sends_has_images_after_it_has_begun_again(jobs, place):
     """It reads nothing, and its log has room again only by images of all ranks, its own among them."""
@@ -169,6 +172,7 @@ def test_an_image_that_was_killed_is_replaced(jobs, program):
     assert len(began_from_images(result)) == 3 and result.code == 143, result.describe()
 
 
+@pytest.mark.gate("process-pessimistic", "node-causal")
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 @pytest.mark.parametrize("tolerated", [[], TOLERATE_NODE], ids=["process", "node"])
 def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning(jobs, program, protocol, tolerated):
@@ -194,6 +198,7 @@ def test_the_failure_of_a_rank_whose_image_was_killed_takes_all_to_the_beginning
     assert "all ranks begin again" in result.errors, result.describe()
 
 
+@pytest.mark.gate("agent")
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
 def test_without_the_one_or_the_other(jobs, program, who):
     """Nothing stays behind, not even sleeping images (the fixture checks that)."""

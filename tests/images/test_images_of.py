@@ -110,7 +110,7 @@ def test_feature_suspended(jobs, rng, words, protocol, options):
 
 @pytest.mark.parametrize("words", ["threads_kept", "guards", "timers posix_thread", *(f"locks {kind}" for kind in LOCKS),
                                    *(slow(f"locks {kind}") for kind in MORE_LOCKS)])
-@pytest.mark.gate("threads_kept", "locks pi")
+@pytest.mark.gate("threads_kept")
 def test_threads_with_new_numbers(jobs, rng, kills, words):
     """Without rights the threads of a woken rank have other numbers, and locks know their owner by the number."""
     if os.geteuid() == 0 and not shutil.which("setpriv"):
@@ -157,7 +157,7 @@ OFTEN = ["socket", "shared_file", "of_others", "child", "file_lock", "queued", "
 
 
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else slow(kind) for kind in REFUSED])
-@pytest.mark.gate("child", "socket")
+@pytest.mark.gate("socket")
 def test_refused(jobs, kind):
     """There is no image while the feature is in use. The program does not notice, and has images afterwards."""
     if kind == "guarded" and tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15):
@@ -176,7 +176,7 @@ def test_refused(jobs, kind):
 
 @pytest.mark.parametrize("protocol", ["auto", slow("pessimistic"), "blocking", slow("chandy-lamport"), slow("group")])
 @pytest.mark.parametrize("kind", [kind if kind in OFTEN else slow(kind) for kind in REFUSED])
-@pytest.mark.gate("socket-auto", "child-auto", "of_others-blocking")
+@pytest.mark.gate("child-auto", "of_others-blocking")
 def test_no_loss_is_larger_for_images_that_are_refused(jobs, kind, protocol):
     """A rank is lost while it can have no image: as many ranks begin again as without --checkpoint-every. Images come by
     themselves when they can be taken."""

@@ -121,6 +121,7 @@ def test_the_program_is_killed_and_goes_on_below_its_wrapper(jobs, protocol):
     is_right(result)
 
 
+@pytest.mark.gate("pessimistic-*", "auto-all", "blocking-holder")
 @pytest.mark.parametrize("victim", ["wrapper", "holder", "all"])
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", "blocking", slow("causal"), slow("group")])
 def test_the_wrapper_is_lost_and_begins_again(jobs, protocol, victim):
@@ -135,6 +136,7 @@ def test_the_wrapper_is_lost_and_begins_again(jobs, protocol, victim):
     is_right(result)
 
 
+@pytest.mark.gate("os._exit(3)-3-1", "os.kill*-139-1", "sys.exit(0)-0-0")
 @pytest.mark.parametrize("kills", [0, 1])
 @pytest.mark.parametrize(("end", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), 11)", 139), ("sys.exit(0)", 0)])
 def test_the_wrapper_learns_how_its_program_has_ended(jobs, end, code, kills):
@@ -173,6 +175,7 @@ INTO_FILES = {
 }
 
 
+@pytest.mark.gate("program-1", "both-2", "appended-1", "appended-0")
 @pytest.mark.parametrize("kills", [0, 1, 2])
 @pytest.mark.parametrize("what", INTO_FILES)
 def test_what_is_printed_goes_into_a_file(jobs, what, kills):
@@ -279,6 +282,7 @@ def test_a_second_program_of_the_wrapper(jobs):
     assert [lines_of(result, rank) for rank in range(2)] == [expected(0) * 2, expected(1) * 2], result.describe()
 
 
+@pytest.mark.gate("pessimistic-wrapper", "auto-program")
 @pytest.mark.parametrize("victim", ["program", "wrapper"])
 @pytest.mark.parametrize("protocol", ["pessimistic", "auto", slow("causal")])
 def test_a_full_log_has_images(jobs, protocol, victim):

@@ -12,7 +12,7 @@ from harness import RESURGO
 from settings import MANY
 
 SUSPENDED = 75
-HEAT = ("400", "400", "12000")
+HEAT = ("400", "400", "6000")
 LONG_HEAT = ("400", "400", "40000")
 
 

@@ -131,7 +131,7 @@ def test_ranks_are_lost_each_time(jobs, plain, example, rng, name, language, rou
 
 
 @pytest.mark.parametrize("name, language", ALL_FTMPI)
-@pytest.mark.gate("*-c", "ftmpi_master_worker-fortran", "ftmpi_sweep-python", "ftmpi_cg-fortran", "ftmpi_cg-python")
+@pytest.mark.gate("ftmpi_master_worker-c", "ftmpi_sweep-python", "ftmpi_cg-fortran")
 def test_ranks_are_lost_by_ftmpis_rules(jobs, plain, example, rng, name, language):
     command, _ = example(name, language)
     n, kills, options = rng.randint(4, 6), rng.randint(1, 3), ["--ft-mode", FTMPI[name], *MANY]
@@ -170,7 +170,7 @@ def check_the_end(jobs, example, name, language, numbers):
 
 
 @pytest.mark.parametrize("name, language", [(name, language) for name in SHORT for language in LANGUAGES])
-@pytest.mark.gate("*-c", "ftmpi_sweep-fortran", "ftmpi_cg-python")
+@pytest.mark.gate("ftmpi_sweep-fortran", "ftmpi_cg-c")
 def test_a_rank_is_lost_at_the_end(jobs, example, rng, name, language):
     check_the_end(jobs, example, name, language, lambda n, last: [(rng.randrange(n), rng.randrange(last)) for _ in range(6)])
 
@@ -205,6 +205,7 @@ def test_a_rank_and_its_partner_are_replaced(jobs, plain, example, language):
     assert {"ftmpi_cg: rank 1 is new", "ftmpi_cg: rank 3 is new"} <= set(result.errors.splitlines()), result.describe()
 
 
+@pytest.mark.gate("cg", "ensemble")
 @pytest.mark.parametrize("name", SIZES)
 def test_without_ft_lost_ranks_begin_again(jobs, plain, example, name):
     """The same program under transparent recovery."""
@@ -216,6 +217,7 @@ def test_without_ft_lost_ranks_begin_again(jobs, plain, example, name):
     assert result.code == 0 and result.text == answer_of(plain, command) and result.restarts == 1, result.describe()
 
 
+@pytest.mark.gate("master_worker", "sweep", "cg")
 @pytest.mark.parametrize("name", [*SIZES, *FTMPI])
 def test_all_languages_give_the_same(plain, example, name):
     """Compared as Fortran writes it, and with sizes that suit Python."""
@@ -234,6 +236,7 @@ OF_MASTERS = {"master_worker": ["--ft"], "ftmpi_master_worker": ["--ft-mode", "b
 MASTERS = [(name, language) for name in OF_MASTERS for language in LANGUAGES]
 
 
+@pytest.mark.gate("master_worker-c", "ftmpi_master_worker-fortran", "master_worker-python")
 @pytest.mark.parametrize("name, language", MASTERS)
 def test_without_workers_the_master_computes(jobs, plain, example, name, language):
     command, begun = example(name, language)
@@ -245,6 +248,7 @@ def test_without_workers_the_master_computes(jobs, plain, example, name, languag
     assert "is lost; 0 are left" in result.errors, result.describe()
 
 
+@pytest.mark.gate("master_worker-python", "ftmpi_master_worker-c")
 @pytest.mark.parametrize("name, language", MASTERS)
 def test_without_the_master_the_job_ends(jobs, example, name, language):
     command, begun = example(name, language)
@@ -255,6 +259,7 @@ def test_without_the_master_the_job_ends(jobs, example, name, language):
     assert result.code != 0 and "the master is lost, and all results with it; the job ends" in result.errors, result.describe()
 
 
+@pytest.mark.gate("c")
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_rank_and_its_partner_are_lost(jobs, plain, example, language):
     """In the first moments after a checkpoint, when a rank and the one with its copy are killed, all begin again."""

@@ -29,12 +29,14 @@ def test_undisturbed(jobs, name, library, protocol):
     assert len(result.of("failed")) == 0
 
 
+@pytest.mark.gate("mpich")
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_all_of_mpi1_on_four_ranks(jobs, library):
     env = harness.environment(**LIBRARIES[library])
     jobs.run(4, *command("IMB-MPI1", 2, "-msglog", "10:12"), env=env).ok()
 
 
+@pytest.mark.gate("pessimistic")
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 def test_long_aggregated_puts_on_mpich(jobs, protocol):
     """Plain MPICH crashes here with MPIR_CVAR_CH4_OFI_ENABLE_RMA=0: it must fetch long active messages by remote
@@ -50,7 +52,7 @@ KILLED = {"IMB-MPI1": ["-msglog", "3:10", "PingPong", "Exchange", "Allreduce", "
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", KILLED)
-@pytest.mark.gate("IMB-MPI1-intel", "IMB-NBC-mpich", "IMB-RMA-intel")
+@pytest.mark.gate("IMB-MPI1-intel", "IMB-NBC-mpich")
 def test_rank_0_is_killed(jobs, name, library):
     env = harness.environment(**LIBRARIES[library])
     calm = jobs.calm(2, *command(name, 2, *KILLED[name]), env=env)

@@ -8,6 +8,7 @@ from lammps_suite import PROGRAM, command, files, physics
 from settings import MANY, every
 
 
+@pytest.mark.gate("melt-4-pessimistic")
 @pytest.mark.parametrize("protocol", [slow("none"), "pessimistic"])
 @pytest.mark.parametrize("name, size", [("melt", 4), slow("melt", 2), ("ions", 2), slow("ions", 4)])
 def test_as_plain_mpich(jobs, name, size, protocol):
@@ -17,6 +18,7 @@ def test_as_plain_mpich(jobs, name, size, protocol):
     assert files(jobs.directory, "ours") == files(jobs.directory, "theirs")
 
 
+@pytest.mark.gate("ions-2")
 @pytest.mark.parametrize("name, size", [("melt", 2), slow("melt", 4), ("ions", 2), slow("ions", 4)])
 def test_with_kills(jobs, rng, kills, name, size):
     """In the first two thirds: at its end LAMMPS sends measured times, which no replay repeats."""

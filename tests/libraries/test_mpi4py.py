@@ -100,6 +100,7 @@ def test_benchmarks_with_a_kill(jobs):
     assert result.restarts == 2 and "time for 2000 loops" in result.text
 
 
+@pytest.mark.gate("single", "multiple")
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized", "multiple"])
 def test_thread_levels(jobs, level):
     """mpi4py asks for MPI_THREAD_MULTIPLE unless told otherwise; a program with one thread must still run."""

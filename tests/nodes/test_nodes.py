@@ -135,6 +135,7 @@ def test_the_wait_for_nodes_can_be_ended(jobs, ssh):
     assert result.code == 130 and "ended by SIGINT before its nodes were there" in result.errors
 
 
+@pytest.mark.gate("True")
 @pytest.mark.parametrize("stands_still", [False, True])
 def test_hosts_wait_for_the_last_one_longer_than_their_lease(jobs, program, ssh, tmp_path, stands_still):
     """Also while `resurgo run` says nothing: the lease begins with the job."""
@@ -308,6 +309,7 @@ def test_messages_name_the_node_of_a_rank(jobs, program):
     assert f"rank 3 on node {node} killed by SIGKILL (pid " in result.errors, result.describe()
 
 
+@pytest.mark.gate("pessimistic-images", "causal-no-images", "hierarchical-images")
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["no-images", "images"])
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal", "hierarchical"])
 def test_all_begin_again_where_a_node_takes_logs_along(jobs, program, protocol, images):

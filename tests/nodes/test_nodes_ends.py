@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that finish long before the others, on several nodes: waves are taken, and their ends are part of them."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def lose_node_of_the_end(job):
     """Kills the agent of rank 2, which has finished."""
     others = {int(agent_of(job, rank)) for rank in (0, 1)}
     (victim,) = set(agents(job)) - others
-    os.kill(victim, signal.SIGKILL)
+    job.hit(victim, signal.SIGKILL)
     job.reach_event("node_lost")
 
 
@@ -37,6 +36,7 @@ def come_again(job, count=2):
         job.reach_another("wave_complete")
 
 
+@pytest.mark.gate("blocking", "chandy-lamport")
 @together
 def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     """Ranks fail, and nodes are lost, its own first: it is not done again."""
@@ -56,7 +56,7 @@ def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     job.reach_another("returned")
     come_again(job)
     go(60)
-    os.kill(int(agent_of(job, 1)), signal.SIGKILL)
+    job.hit(int(agent_of(job, 1)), signal.SIGKILL)
     job.reach_another("returned")
     come_again(job)
     go(90)
@@ -84,7 +84,7 @@ def test_single_failures_and_lost_nodes_under_auto(jobs):
     job.reach_another("started", rank=0)
     go(60)
     come_again(job)
-    os.kill(int(agent_of(job, 1)), signal.SIGKILL)
+    job.hit(int(agent_of(job, 1)), signal.SIGKILL)
     job.reach_another("returned")
     go(90)
     result = job.wait().ok()
@@ -112,8 +112,9 @@ def test_an_image_has_what_a_finished_rank_had_sent(jobs, loses):
         if loses == "its node":
             lose_node_of_the_end(job)
         else:
-            os.kill(int(agent_of(job, 0)), signal.SIGKILL)
-        job.reach_another("returned")
+            job.hit(int(agent_of(job, 0)), signal.SIGKILL)
+        # The return may be told with the loss.
+        job.reach_event("returned")
     for number in (100, 200, 300):
         Path(f"{command[-1]}{number}").touch()
     result = job.wait().ok()
@@ -139,6 +140,7 @@ def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     assert lives_of_the_end(result) == [1, 2], result.describe()
 
 
+@pytest.mark.gate("blocking-its node", "chandy-lamport-their node", "group-nothing")
 @pytest.mark.parametrize("loses", ["nothing", "its node", "their node"])
 @together
 def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol, loses):
@@ -152,7 +154,7 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
             lose_node_of_the_end(job)
             come_again(job)
         if number == 60 and loses == "their node":
-            os.kill(int(agent_of(job, 0)), signal.SIGKILL)
+            job.hit(int(agent_of(job, 0)), signal.SIGKILL)
         else:
             job.strike([0])
         job.reach_another("started", rank=0)
@@ -163,6 +165,7 @@ def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol
     assert all(event["wave"] > 0 for event in result.of("returned")), result.describe()
 
 
+@pytest.mark.gate("auto", "blocking")
 @pytest.mark.parametrize("protocol", WAVES)
 def test_a_node_is_drained_after_that(jobs, protocol):
     command, go, calm = leaving(jobs)
@@ -199,6 +202,7 @@ def test_the_node_of_an_end_is_drained_under_auto(jobs):
     assert lives_of_the_end(result) == [1] and len(result.of("returned")) == 1, result.describe()
 
 
+@pytest.mark.gate("auto-True-interrupted", "auto-False-suspended", "blocking-True-suspended", "blocking-False-interrupted")
 @pytest.mark.parametrize("how", ["suspended", "interrupted"])
 @pytest.mark.parametrize("loses", [False, True])
 @pytest.mark.parametrize("protocol", ["auto", "blocking", slow("chandy-lamport"), slow("group")])
@@ -233,6 +237,7 @@ def test_the_job_goes_on_later(jobs, chain, protocol, loses, how):
     assert by_rank(chain.out) == by_rank(calm().out)
 
 
+@pytest.mark.gate("a rank")
 @pytest.mark.parametrize("loses", ["a rank", slow("its node"), "their node"])
 def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
     """Under auto the logs forget with later waves."""
@@ -247,7 +252,7 @@ def test_logs_do_not_fill_up_when_a_rank_has_finished(jobs, loses):
     elif loses == "its node":
         lose_node_of_the_end(job)
     else:
-        os.kill(int(agent_of(job, 1)), signal.SIGKILL)
+        job.hit(int(agent_of(job, 1)), signal.SIGKILL)
         job.reach_event("node_lost")
     Path(f"{go}300").touch()
     result = job.wait().ok()

@@ -23,6 +23,7 @@ def told(job, kind):
     return [event for event in job.events if event["event"] == kind]
 
 
+@pytest.mark.gate("images")
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
 def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
     """Twice, and then a process of it is killed."""
@@ -77,7 +78,7 @@ def test_all_begin_again_when_all_images_of_a_group_are_lost(jobs, program):
 
 @pytest.mark.parametrize("name", ["cg", "master_worker"])
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
-@pytest.mark.gate("begin*")
+@pytest.mark.gate("begin-cg")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images):
     lose(jobs, program, rng, kills, name, "hierarchical", 3, [*TOLERATE_NODE, *images])
 

@@ -106,6 +106,7 @@ def test_ranks_of_a_lost_node_go_on_from_images(jobs, program, logging):
     assert not job.wait(20).of("returned")
 
 
+@pytest.mark.gate("causal 0*", "pessimistic 1*")
 @pytest.mark.parametrize(
     "logging", [("pessimistic", "1"), slow(("pessimistic", "2")), ("causal", "0"), slow(("causal", "1")), ("causal", "2")], ids=" ".join
 )
@@ -133,7 +134,7 @@ def test_images_on_two_nodes_shorten_logs(jobs, program, protocol, steps):
 
 @pytest.mark.parametrize("name, images", [("master_worker", []), slow("cg", []), ("cg", every("100ms")), slow("master_worker", every("100ms"))])
 @pytest.mark.parametrize("logging", LOGGERS, ids=" ".join)
-@pytest.mark.gate("pessimistic 1*", "causal 0*")
+@pytest.mark.gate("causal 0*-cg-images2", "pessimistic 1-master_worker-images0")
 def test_ranks_and_nodes_are_killed(jobs, program, rng, kills, name, images, logging):
     protocol, loggers, *reduction = logging
     lose(jobs, program, rng, kills, name, protocol, 3, [*TOLERATE_NODE, "--event-loggers", loggers, *reduction, *images])

@@ -29,6 +29,7 @@ def nodes_of(result):
     return {event["rank"]: event["node"] for event in result.of("started")}
 
 
+@pytest.mark.gate("pessimistic")
 @pytest.mark.parametrize("protocol", ["none", "pessimistic"])
 def test_new_ranks_run_where_slots_are_free(jobs, program, expected, protocol):
     result = jobs.run(3, *program("spawn"), *ARGUMENTS, options=["--nodes", "3"], protocol=protocol).ok()
@@ -228,8 +229,7 @@ def test_spawned_ranks_with_images_outlive_nodes_under_causal(jobs, program, rng
             break
         if rng.random() < 0.5:
             job.kill_one(rng)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+        job.hit(victim, rng.choice([signal.SIGKILL, signal.SIGSTOP]))
         if not job.until_another("node_lost", timeout=20):
             break
         time.sleep(rng.uniform(0.5, 1))

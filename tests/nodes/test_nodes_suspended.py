@@ -47,6 +47,7 @@ def suspended_again_and_again(jobs, chain, program, rng, name, protocol, rounds)
     return result, went_on or calm.seconds < 1
 
 
+@pytest.mark.gate("master_worker-pessimistic")
 @pytest.mark.parametrize("protocol", ["pessimistic", slow("causal")])
 @pytest.mark.parametrize("name", ["heat", slow("cg"), "master_worker", slow("messages"), slow("numpy_cg.py")])
 def test_again_and_again(jobs, chain, program, rng, name, protocol):
@@ -122,6 +123,7 @@ file.Close()
 """
 
 
+@pytest.mark.gate("auto-nodes4", "pessimistic-nodes6")
 @pytest.mark.parametrize(
     "protocol, nodes",
     [("blocking", []), slow("group", []), slow("auto", []), slow("pessimistic", []), ("auto", TWO), slow("blocking", TWO), ("pessimistic", TWO), slow("causal", TWO)],
@@ -145,6 +147,7 @@ def test_what_has_been_overwritten_since_the_wave_is_undone(jobs, chain, rng, pr
     came_about(went_on, result, "a suspension")
 
 
+@pytest.mark.gate("blocking-nodes0", "pessimistic-nodes3")
 @pytest.mark.parametrize(
     "protocol, nodes", [("blocking", []), slow("auto", []), ("auto", TWO), ("pessimistic", TWO), slow("causal", TWO), slow("group", TWO)]
 )

@@ -38,7 +38,7 @@ def test_the_choice_is_told(jobs, program, tmp_path):
     assert jobs.run(2, *program("hello"), protocol="auto", options=["-q"]).ok().errors == ""
 
 
-@pytest.mark.gate("rma_halo", "comm_churn")
+@pytest.mark.gate("rma_halo")
 @pytest.mark.parametrize("name", ["cg", slow("master_worker"), "rma_halo", "comm_churn", slow("messages"), slow("numpy_cg.py")])
 def test_ranks_recover_alone(jobs, program, rng, kills, name):
     entry, command = of_catalogue(program, name)
@@ -50,7 +50,7 @@ def test_ranks_recover_alone(jobs, program, rng, kills, name):
 
 @pytest.mark.parametrize("period", [None, "20ms"], ids=["without waves", "with waves"])
 @pytest.mark.parametrize("variant", NONDETERMINISTIC)
-@pytest.mark.gate("time*", "random*")
+@pytest.mark.gate("random-with waves", "time-without waves")
 def test_programs_that_do_not_repeat(jobs, program, rng, variant, period):
     """A rank dies by itself once, and others are killed at random besides. In the end every message has come to its
     receiver."""

@@ -116,6 +116,7 @@ else:
 """
 
 
+@pytest.mark.gate("0")
 @pytest.mark.parametrize("loggers", [0, 1])
 def test_a_rank_that_makes_no_mpi_call_answers(jobs, tmp_path, loggers):
     command = [harness.PYTHON, "-c", SILENT, tmp_path]
@@ -199,6 +200,7 @@ def test_one_of_two_event_loggers_is_killed(jobs, program, rng, spread):
     assert {event["logger"] for event in result.of("event_logger_lost")} == {0, 1}, result.describe()
 
 
+@pytest.mark.gate("0")
 @pytest.mark.parametrize("loggers", [0, 1])
 def test_no_send_waits(jobs, program, loggers):
     """And an event logger keeps the graph small."""

@@ -46,6 +46,7 @@ def test_all_ranks_at_once(jobs, program, rng):
     survive(jobs, rng, command, entry, 4, 2, expected, memories(2), everyone=1.0, in_replay=0)
 
 
+@pytest.mark.gate("tag-1", "length-2")
 @pytest.mark.parametrize("variant, count", [("time", 1), ("length", 2), ("tag", 1), ("destination", 2), slow("order", 1)])
 def test_a_different_message_is_detected(jobs, program, variant, count):
     marker = jobs.directory / "marker"
@@ -100,6 +101,7 @@ def test_a_rank_needs_no_other_to_come_back(jobs, program):
     assert len(repeated) == 1 and repeated[0] > 100, result.describe()
 
 
+@pytest.mark.gate("True")
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_rank_that_does_not_read_stops_nobody(jobs, tmp_path, stopped):
     """In memory, and in a file: 40 messages of 1 MiB for 3 MiB of memory. The reader is killed in the middle."""

@@ -39,7 +39,7 @@ def memories(count):
 
 
 @pytest.mark.parametrize("name, count", [*SOME[::2], *(slow(*one) for one in SOME[1::2])])
-@pytest.mark.gate("cg-1", "mpiio-1")
+@pytest.mark.gate("cg-1")
 def test_random_kills(jobs, program, rng, kills, name, count):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -67,6 +67,7 @@ def test_policies(jobs, program, rng, kills, policy):
     came_about(policy == "daly" or result.of("checkpointed"), result)
 
 
+@pytest.mark.gate("2")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_rank_goes_on_from_its_newest_image(jobs, program, count):
     goes_on_from_newest_image(jobs, program, memories(count))

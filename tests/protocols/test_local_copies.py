@@ -70,6 +70,7 @@ def test_random_kills(jobs, program, rng, kills, name, protocol):
     assert not list((jobs.directory / "images").iterdir())
 
 
+@pytest.mark.gate("pessimistic", "channel-memory", "auto", "blocking", "hierarchical")
 @with_all
 def test_no_image_sleeps_once_it_is_in_files(jobs, program, protocol):
     job = crash(jobs, [*program("crash"), *LONG], protocol, copies(jobs, protocol))
@@ -80,6 +81,7 @@ def test_no_image_sleeps_once_it_is_in_files(jobs, program, protocol):
     job.wait(10)
 
 
+@pytest.mark.gate("chandy-lamport", "hierarchical")
 @with_returns
 def test_otherwise_every_rank_has_one(jobs, program, protocol):
     job = crash(jobs, [*program("crash"), *LONG], protocol, copies(jobs, protocol, "on"))

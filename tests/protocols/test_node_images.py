@@ -72,6 +72,7 @@ def test_again_as_soon_as_they_are_back(jobs, program, rng, way, victims):
     again_as_soon_as_back(jobs, program, rng, victims, "30000", way)
 
 
+@pytest.mark.gate("causal-*")
 @in_ways(TWO)
 def test_input_and_output_exactly_once(jobs, program, rng, kills, way):
     input_and_output_exactly_once(jobs, program, rng, kills or 4, "pipe", way)
@@ -156,6 +157,7 @@ def test_a_damaged_file_is_passed_over(jobs, program, tmp_path, way):
     survives_damage(jobs, program, tmp_path / "images", way)
 
 
+@pytest.mark.gate("causal-*")
 @in_ways(TWO)
 def test_before_two_files_the_program_begins_again(jobs, program, tmp_path, way):
     survives_without_two_files(jobs, program, tmp_path / "images", way)
@@ -180,6 +182,7 @@ def test_images_on_request(jobs, program, way):
     has_images_on_request(jobs, jobs.start(2, *program("crash"), *LONG, options=way), "event loggers")
 
 
+@pytest.mark.gate("causal-*")
 @in_ways(TWO)
 def test_without_the_dispatcher(jobs, program, way):
     """Nothing stays behind, not even sleeping images and event loggers (the fixture checks that)."""

@@ -23,7 +23,7 @@ def by(policy, period="60ms"):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", [slow("cg"), "master_worker"])
-@pytest.mark.gate("master_worker-round-robin", "master_worker-most-log")
+@pytest.mark.gate("master_worker-most-log")
 def test_random_kills(jobs, program, rng, kills, name, policy):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -48,7 +48,7 @@ def test_daly_chooses_the_time_between_images(jobs, program):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.gate("periodic", "random,seed=3")
+@pytest.mark.gate("periodic")
 def test_kills_while_files_are_written(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "cg")
     expected = undisturbed(jobs, command, entry, 3)
@@ -191,6 +191,7 @@ def test_a_wave_that_cannot_complete_is_dropped_whole(jobs, program):
         assert images == {{2: first, 3: second}[life]}, "parts of different waves"
 
 
+@pytest.mark.gate("most-log")
 @pytest.mark.parametrize("policy", ["round-robin", "random", "most-log"])
 def test_waves_know_no_turns(jobs, program, policy):
     result = jobs.resurgo("run", "--protocol", "blocking", *by(policy), *program("hello"))
@@ -209,6 +210,7 @@ def test_waves_by_policy(jobs, program, rng, kills, policy, protocol):
     assert result.of("job_started")[0]["protocol"] == protocol and not result.of("checkpointed")
 
 
+@pytest.mark.gate("most-log")
 @pytest.mark.parametrize("policy", [slow("round-robin"), "random", "most-log"])
 def test_auto_logs_alone_where_ranks_have_turns(jobs, program, rng, kills, policy):
     entry, command = of_catalogue(program, "cg")

@@ -17,6 +17,7 @@ def calm_run(jobs, command, size, *options):
     return result
 
 
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_undisturbed(jobs, program, size):
     command = program("spawn")
@@ -63,6 +64,7 @@ def test_when_a_node_may_be_lost(jobs, program, rng, kills, protocol, options):
     assert lines(job.wait().ok()) == lines(calm)
 
 
+@pytest.mark.gate("1", "3")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_random_kills(jobs, program, rng, kills, size):
     command = program("spawn")
@@ -156,6 +158,7 @@ def spawn_by_name(jobs, name, *info, size=2, **more):
     return jobs.run(size, harness.PYTHON, "-c", SPAWN_BY_NAME, name, *info, **more).ok()
 
 
+@pytest.mark.gate("nothing-of-the-kind", "/bin/ls")
 @pytest.mark.parametrize("name", ["./nothing", "nothing-of-the-kind", "/bin/ls", "/etc/passwd"])
 def test_what_cannot_be_started_is_an_error_in_the_program(jobs, name):
     result = spawn_by_name(jobs, name)

@@ -59,7 +59,7 @@ def start(jobs, protocol, size, *command, period=None, **more):
 
 
 @pytest.mark.parametrize("name", SOME)
-@pytest.mark.gate("blocking-master_worker", "chandy-lamport-rma_halo", "blocking-futures_pi.py")
+@pytest.mark.gate("blocking-futures_pi.py", "chandy-lamport-rma_halo")
 def test_random_kills(jobs, program, rng, kills, name, protocol):
     entry, command = of_catalogue(program, name)
     expected = undisturbed(jobs, command, entry, 4)
@@ -92,6 +92,7 @@ def test_one_rank_alone(jobs, program, rng, kills, protocol):
     survive(jobs, rng, command, entry, 1, kills or 3, expected, every("20ms"), protocol=protocol)
 
 
+@pytest.mark.gate("chandy-lamport", "group")
 @together
 def test_without_waves_all_begin_again(jobs, program, protocol):
     entry, command = of_catalogue(program, "cg")
@@ -105,6 +106,7 @@ def test_without_waves_all_begin_again(jobs, program, protocol):
     assert result.of("returned")[0]["wave"] == 0 and "all ranks begin again" in result.errors
 
 
+@pytest.mark.gate("blocking", "chandy-lamport")
 @together
 def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     """The time counts from the wave, not from the failure."""
@@ -129,6 +131,7 @@ def test_all_return_and_what_they_had_done_is_lost(jobs, program, protocol):
     assert "all ranks go on from wave 1" in result.errors and "1 wave taken" in result.errors, result.describe()
 
 
+@pytest.mark.gate("auto", "chandy-lamport", "group")
 @pytest.mark.parametrize("protocol", WAVES)
 def test_a_rank_that_has_finished_is_part_of_later_waves(jobs, protocol):
     """Its end is its image: the others go on from these waves, and it is not done again."""
@@ -166,6 +169,7 @@ def test_an_end_that_is_in_no_wave_is_done_again(jobs, protocol):
     assert [event["life"] for event in result.of("started") if event["rank"] == 2] == [1, 2], result.describe()
 
 
+@pytest.mark.gate("auto", "blocking", "chandy-lamport")
 @pytest.mark.parametrize("protocol", WAVES)
 def test_what_a_rank_has_sent_before_it_finished_stays_on_its_way(jobs, protocol):
     """Waves after its end have these messages, and those that were taken since the last one come again."""
@@ -299,7 +303,7 @@ def test_kills_of_new_processes_while_all_return(jobs, program, rng, kills, prot
     came_about(hits > 0 and any(event["wave"] > 0 for event in result.of("returned")), result)
 
 
-@pytest.mark.gate("blocking-pipe", "chandy-lamport-file")
+@pytest.mark.gate("chandy-lamport-file")
 @pytest.mark.parametrize("how", ["file", "pipe"])
 def test_input_and_output_exactly_once(jobs, program, rng, kills, how, protocol):
     command = program("output") + ["400", "1000"]
@@ -337,6 +341,7 @@ def test_images_of_the_wave_are_killed(jobs, program, rng, often, protocol):
         assert [event["wave"] for event in result.of("returned")] == [0], result.describe()
 
 
+@pytest.mark.gate("blocking-agent", "chandy-lamport-dispatcher")
 @pytest.mark.parametrize("who", ["agent", "dispatcher"])
 def test_without_the_one_or_the_other(jobs, program, who, protocol):
     without_the_one_or_the_other(jobs, program, who, "wave_complete", protocol=protocol)

@@ -40,6 +40,7 @@ def test_it_goes_on_from_its_last_wave(jobs, chain, program, protocol, victim):
     assert chain.out == calm.out
 
 
+@pytest.mark.gate("auto", "chandy-lamport")
 @pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", slow("group")])
 def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
     """Its end is part of the recorded wave."""

@@ -83,6 +83,7 @@ def test_a_job_from_its_beginning_to_its_end(quiet, ask):
     assert number not in rows(ask("ps")[1])
 
 
+@pytest.mark.gate("chandy-lamport")
 @pytest.mark.parametrize("protocol", ["blocking", "chandy-lamport"])
 def test_a_wave_on_command(quiet, ask, protocol):
     job = quiet(2, protocol=protocol)
@@ -106,6 +107,7 @@ def test_images_on_a_signal(quiet, protocol, images):
     assert quiet.end(job).restarts == 1
 
 
+@pytest.mark.gate("pessimistic-*")
 @pytest.mark.parametrize("protocol, said", [("pessimistic", "1 image is still to be taken"), ("blocking", "a wave is being taken")])
 def test_a_terminal_is_shown_how_far_it_has_come(quiet, protocol, said):
     """While a rank does not answer, the terminal shows progress; in the end nothing of it stays on the line."""

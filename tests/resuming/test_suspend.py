@@ -29,6 +29,7 @@ def undisturbed(tmp_path_factory, words):
     return result
 
 
+@pytest.mark.gate("auto", "chandy-lamport")
 @pytest.mark.parametrize("protocol", ["auto", "blocking", "chandy-lamport", slow("group")])
 def test_a_rank_that_has_finished_stays_so(jobs, chain, protocol):
     """Its end is part of the wave at which the job is suspended."""
@@ -84,11 +85,6 @@ def test_files_of_ranks_go_on(chain, program):
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     return undisturbed(tmp_path_factory, HEAT)
-
-
-@pytest.fixture(scope="module")
-def long_calm(tmp_path_factory):
-    return undisturbed(tmp_path_factory, LONG_HEAT)
 
 
 @pytest.mark.parametrize(
@@ -259,9 +255,9 @@ def test_the_first_suspension_can_be_resumed_until_there_is_another(jobs, chain,
     "victim, protocol",
     [("dispatcher", "pessimistic"), slow("agent", "pessimistic"), slow("user", "pessimistic"), slow("user", "blocking")],
 )
-def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victim, protocol):
+def test_whatever_dies_in_the_middle(jobs, chain, program, calm, rng, victim, protocol):
     """During a second suspension: the job is as it was at the first one, or at the second. Or it goes on."""
-    job = chain.start(2, *program("heat"), *LONG_HEAT, protocol=protocol)
+    job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
     ready(job)
     time.sleep(0.3)
     assert chain.suspend()
@@ -279,7 +275,7 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
                     os.kill(int(file.read().split()[0]), signal.SIGKILL)
             else:
                 os.kill(job.process.pid, signal.SIGKILL if victim == "dispatcher" else signal.SIGTERM)
-        ended = job.wait()
+        ended = job.wait(lets_go=False)
         asking.wait(5)
         assert not job.leftovers()
         assert ended.code in {"dispatcher": (SUSPENDED, -9), "agent": (SUSPENDED, 1), "user": (SUSPENDED, 143)}[victim]
@@ -288,7 +284,7 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
         assert (chain.directory / "suspended").exists()
     chain.resume(chain.directory)
     chain.end()
-    assert chain.out == long_calm.out
+    assert chain.out == calm.out
 
 
 @ROOT_ONLY
@@ -296,12 +292,12 @@ def test_whatever_dies_in_the_middle(jobs, chain, program, long_calm, rng, victi
     "size, why, protocol",
     [("5m", "the image of rank", "pessimistic"), slow("7m", "images/", "pessimistic"), slow("5m", "the image of rank", "blocking")],
 )
-def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
+def test_a_full_disk(jobs, chain, program, calm, size, why, protocol):
     """There is no room for the images, or only for them. The job goes on."""
     chain.images.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", chain.images], check=True)
     try:
-        job = chain.start(2, *program("heat"), *LONG_HEAT, protocol=protocol)
+        job = chain.start(2, *program("heat"), *HEAT, protocol=protocol)
         ready(job)
         time.sleep(0.3)
         told = chain.resurgo("suspend", job.process.pid)
@@ -315,7 +311,7 @@ def test_a_full_disk(jobs, chain, program, long_calm, size, why, protocol):
         result = chain.end()
     finally:
         subprocess.run(["umount", "-l", chain.images], check=True)
-    assert result.out == long_calm.out and result.restarts == 1, result.describe()
+    assert result.out == calm.out and result.restarts == 1, result.describe()
     assert len(result.of("not_suspended")) == 1
 
 
@@ -460,7 +456,7 @@ def test_somebody_elses_job(chain, program):
 
 def test_an_image_after_so_many_messages(jobs, program):
     """Of one rank, and of all; in a wave."""
-    words = [*program("heat"), *HEAT]
+    words = [*program("heat"), "200", "200", "12000"]
     result = jobs.run(2, *words, options=["--checkpoint-at", "rank=1,messages=2000"], protocol="pessimistic").ok()
     assert [event["rank"] for event in result.of("checkpointed")] == [1]
     # So much later that the image is there, however slow the machine is.
@@ -495,6 +491,7 @@ def test_what_cannot_be_suspended_is_said(jobs, chain, program):
     job.wait(10)
 
 
+@pytest.mark.gate("pipe-pessimistic", "file-blocking")
 @pytest.mark.parametrize("protocol", ["pessimistic", "blocking"])
 @pytest.mark.parametrize("how", ["pipe", "file"])
 def test_input_and_unfinished_lines(chain, how, protocol):

@@ -12,6 +12,7 @@ from places import LONG, NO_COPIES, damage, serving
 from settings import EVERY, WAVES
 
 
+@pytest.mark.gate("auto-dir")
 @pytest.mark.parametrize("kind", ["dir", slow("server")])
 @pytest.mark.parametrize("protocol", [WAVES[0], WAVES[1], *map(slow, WAVES[2:])])
 def test_nodes_are_lost_with_all_copies_of_their_images(jobs, levels, program, rng, tmp_path, protocol, kind):
@@ -49,6 +50,7 @@ def test_a_damaged_chunk_comes_from_the_next_place(jobs, levels, program, rng, t
     assert result.out == calm.out and levels.returned()[0] > 0, result.describe()
 
 
+@pytest.mark.gate("blocking")
 @pytest.mark.parametrize("protocol", ["blocking", "auto", slow("chandy-lamport")])
 def test_damaged_files_of_one_machine_come_back(jobs, stored, program, rng, protocol):
     """Without copies in memory, with all files of it damaged."""

@@ -24,6 +24,7 @@ def store_again(stored, job):
     assert not job.of("waves_given_up")
 
 
+@pytest.mark.gate("auto-nodes0", "blocking-nodes5", "chandy-lamport-nodes6")
 @pytest.mark.parametrize(("protocol", "nodes"), [
     ("auto", []), ("blocking", []), ("chandy-lamport", []), slow("group", []),
     ("auto", THREE), ("blocking", THREE), ("chandy-lamport", THREE), slow("group", THREE),
@@ -70,6 +71,7 @@ def test_a_suspended_job_is_in_its_place_with_its_ends(jobs, stored, protocol):
     assert by_rank(stored.out) == by_rank(calm().out) and not list(stored.place.iterdir())
 
 
+@pytest.mark.gate("blocking")
 @pytest.mark.parametrize("protocol", WAVES[:2] + [slow(protocol) for protocol in WAVES[2:]])
 def test_images_come_back_from_a_place_without_that_of_an_end(jobs, levels, protocol):
     """Hosts are lost with all copies of images: first that of a rank that runs, then that of the end."""
