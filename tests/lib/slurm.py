@@ -107,9 +107,10 @@ class Slurm:
         return done.stdout.strip()
 
     def until(self, condition, what):
-        end = time.monotonic() + 60
+        end = time.monotonic() + harness.patience(60)
         while not condition():
-            assert time.monotonic() < end, f"waited for {what}\n{self.logs()}"
+            if time.monotonic() > end:
+                raise harness.Expired(f"waited for {what}\n{self.logs()}")
             time.sleep(0.1)
 
     def logs(self):

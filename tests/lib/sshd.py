@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+import harness
+
 SERVER = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
@@ -48,9 +50,11 @@ class Servers:
         line = f'hostname node{node} && {before} && exec {SERVER} -D -e -f {self.directory}/server'
         command = ["ip", "netns", "exec", self.nodes.space(node), "unshare", "--uts", "--mount", "sh", "-c", line]
         self.processes[node] = subprocess.Popen(command, stderr=open(log, "wb"))
-        end = time.monotonic() + 20
+        end = time.monotonic() + harness.patience(20)
         while b"Server listening" not in log.read_bytes():
-            assert self.processes[node].poll() is None and time.monotonic() < end, log.read_text()
+            assert self.processes[node].poll() is None, log.read_text()
+            if time.monotonic() > end:
+                raise harness.Expired(f"the server does not listen\n{log.read_text()}")
             time.sleep(0.02)
 
     def stop(self, node):

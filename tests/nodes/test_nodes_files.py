@@ -10,7 +10,7 @@ import pytest
 
 from catalogue import BY_NAME, arguments
 from chains import SUSPENDED, interrupt, reach_recorded, until_recorded
-from harness import by_rank, came_about, slow, states
+from harness import by_rank, came_about, patience, slow, states
 from image_files import from_files, kill_with_snapshots, reach_written
 from on_nodes import agents, lose
 from settings import EVERY, TOGETHER, TOLERATE_NODE, WAVES
@@ -178,7 +178,7 @@ def test_each_node_keeps_its_images(jobs, chain, program, own_disks, protocol):
     assert chain.out == calm.out
     # Agents of other machines may still be tidying up when the launcher has ended.
     places = [place, disks / "a.invalid", disks / "c.invalid"]
-    end = time.monotonic() + 10
+    end = time.monotonic() + patience(10)
     while (left := [path for where in places for path in where.iterdir()]) and time.monotonic() < end:
         time.sleep(0.1)
     assert not left

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import harness
-from harness import slow
+from harness import in_time, slow
 from on_nodes import agents, images_of, last_lives, on_three, waves
 from settings import every
 from survival import LONG
@@ -154,4 +154,6 @@ def test_no_node_is_lost_while_much_is_under_way(jobs, tmp_path, count):
     assert len(nodes) == 2 and all(node["longest_silence_seconds"] < lease for node in nodes), nodes
     # What takes long is not done by those who must answer.
     turns = [node[name] for node in nodes for name in ("longest_turn_seconds", "longest_mover_turn_seconds")]
-    assert 0 < max(*turns, told["longest_turn_seconds"]) < 0.25, (turns, told["longest_turn_seconds"])
+    longest = max(*turns, told["longest_turn_seconds"])
+    assert longest > 0
+    in_time(longest < 0.25, f"turns of {turns}, of the dispatcher {told['longest_turn_seconds']}")

@@ -6,6 +6,7 @@ import datetime
 import json
 import mmap
 import os
+import re
 import uuid
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def test_as_root_nobody_elses_shared_memory_is_seen():
         pytest.skip("may not have a mount namespace of its own")
     with shared_memory() as path:
         assert not (parent / "root" / path.relative_to("/")).exists()
+
+
+def test_files_of_tests_stand_alone_and_are_told_apart():
+    """No test file imports another, and names differ by more than an s."""
+    files = sorted(harness.SOURCES.parent.glob("*/test_*.py"))
+    assert not [path for path in files if re.search(r"^\s*(from|import) test_", path.read_text(), re.M)]
+    names = [re.sub(r"s(?=_|$)", "", path.stem) for path in files]
+    assert len(files) > 50 and len(set(names)) == len(names), sorted(names)
 
 
 ATTEMPTS = """

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 import harness
+from harness import in_time
 
 # Each rank says that it is ready, then waits until the file exists.
 READY = """
@@ -96,7 +97,7 @@ def test_bad_readers_do_not_keep_others_waiting(ready):
     readers[2].close()
     begun = time.monotonic()
     assert read(get(f"127.0.0.1:{port}"))
-    assert time.monotonic() - begun < 8
+    in_time(time.monotonic() - begun < 8, "an answer beside readers that send nothing")
     readers[0].close(), readers[1].close()
     for request in (b"\r\n\r\n", b"\xff\xfe\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as reader:
