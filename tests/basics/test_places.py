@@ -141,7 +141,7 @@ def test_resumed_under_other_limits(jobs, chain, program, name, first, then):
 
 def test_resumed_where_the_stack_may_not_be_as_large(jobs, chain, program):
     jobs.before = UNLIMITED
-    job = chain.start(2, *program("heat"), "400", "400", "40000")
+    job = chain.start(2, *program("heat"), "400", "400", "12000")
     ready(job)
     assert chain.suspend()
     jobs.before = ["prlimit", "--stack=8000000:8000000", "--"]
@@ -154,7 +154,7 @@ def test_resumed_where_the_stack_may_not_be_as_large(jobs, chain, program):
 
 
 def test_resumed_where_there_are_fewer_addresses(jobs, chain, program):
-    job = chain.start(2, *program("heat"), "400", "400", "40000")
+    job = chain.start(2, *program("heat"), "400", "400", "12000")
     ready(job)
     assert chain.suspend()
     jobs.before = FEW

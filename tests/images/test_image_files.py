@@ -28,7 +28,7 @@ from survival import agent_of, fillers, snapshots
 
 pytestmark = pytest.mark.protocol("pessimistic")
 ZSTD = ("--checkpoint-compress", "zstd")
-LONG = ("400", "400", "24000")  # more than two seconds
+LONG = ("400", "400", "9000")
 
 
 def lives(job, rank):

@@ -126,7 +126,7 @@ def begins_again(job, directory):
 
 def survives_damage(jobs, program, directory, options):
     """The file before the newest is still good: messages since then have not been forgotten."""
-    long = ("400", "400", "12000")
+    long = ("400", "400", "6000")
     calm = jobs.calm(2, *program("heat"), *long)
     job = start(jobs, directory, 2, *program("heat"), *long, every="200ms", options=options)
     reach_written(job, 0, 3)

@@ -80,7 +80,7 @@ def test_a_node_that_comes_knows_earlier_images(jobs, chain, program):
 def test_joined_nodes_outlive_the_launcher(jobs, chain, program, rng, protocol, victim):
     """One is lost before. When the job goes on at the same port with the same token, those that are left join again; if they
     have been lost, others do. What is printed goes on to the byte."""
-    long = ("400", "400", "9000")
+    long = ("400", "400", "6000")
     calm = jobs.calm(4, *program("heat"), *long)
     port = harness.free_port()
     (secret := jobs.directory / "token").write_text(token := f"{rng.getrandbits(128):032x}")
@@ -378,7 +378,7 @@ OTHER_PAGES = ["computeMetadata/v1/instance/preempted", "metadata/scheduledevent
 
 @pytest.mark.parametrize("page", ["latest/meta-data/spot/instance-action", *map(slow, OTHER_PAGES)])
 def test_a_page_says_that_a_node_is_taken_away(jobs, program, page):
-    command = [*program("heat"), "400", "400", "12000"]
+    command = [*program("heat"), "400", "400", "6000"]
     calm = jobs.calm(4, *command)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         server.notice, server.told = threading.Event(), False

@@ -15,7 +15,7 @@ from image_files import from_files, kill_with_snapshots, reach_written
 from on_nodes import agents, lose
 from settings import EVERY, TOGETHER, TOLERATE_NODE, WAVES
 
-HEAT = ("400", "400", "8000")
+HEAT = ("400", "400", "5000")
 
 BLOCKING = ["--protocol", "blocking", *EVERY]
 

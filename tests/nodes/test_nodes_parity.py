@@ -18,7 +18,7 @@ from places import damage
 from settings import EVERY, MANY, TOGETHER, WAVES, every
 from survival import LONG, PROGRAMS, compare, undisturbed
 
-HEAT = ("200", "200", "24000")
+HEAT = ("200", "200", "12000")
 LOSSES = ["--lease", "2s", *MANY]
 
 

@@ -16,7 +16,7 @@ from settings import MANY, PROTOCOLS, TOLERANT, TOLERATE_NODE, WAVES, every
 from survival import LONG, PROGRAMS, compare, undisturbed
 
 RANKS = 5
-HEAT = ("200", "200", "24000")
+HEAT = ("200", "200", "12000")
 NODES = ["--nodes", str(RANKS), "-ppn", "1"]
 
 

@@ -130,7 +130,7 @@ def test_images_in_files(jobs, program, rng, name, variant):
     if variant:
         command = program(name) + [variant, "1", "3000", jobs.directory / "marker", "200000"]
     else:
-        command = program(name) + ["400", "400", "20000"]
+        command = program(name) + ["400", "400", "8000"]
     calm = None if variant else jobs.run(3, *command).ok()
     job = start(jobs, 3, *command, options=[*every("100ms"), "--checkpoint-dir", jobs.directory / "images"])
     for _ in range(5):

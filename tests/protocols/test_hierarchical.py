@@ -180,7 +180,7 @@ def test_a_sleeping_image_is_lost(jobs, program):
 @pytest.mark.slow
 def test_all_images_are_lost_again_and_again(jobs, program):
     """Sleeping images and a rank are killed at once: its group, or all groups, begin again where a wave is missing."""
-    command = program("crash") + ["99", "kill", "0", "always", "250000"]
+    command = program("crash") + ["99", "kill", "0", "always", "100000"]
     calm = jobs.calm(4, *command)
     job = start(jobs, 4, *command, options=PAIRS)
 

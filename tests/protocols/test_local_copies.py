@@ -21,9 +21,9 @@ with_returns = pytest.mark.parametrize("protocol", [*TOGETHER, "hierarchical"])
 with_all = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-def seconds_of_crash(program, protocol):
-    """A ring that runs for some seconds."""
-    rounds = "60000" if protocol == "channel-memory" else "250000"
+def ring_of_crash(program, protocol):
+    """A ring that waits for the test near its end."""
+    rounds = "40000" if protocol == "channel-memory" else "100000"
     return [*program("crash"), "99", "kill", "0", "always", rounds]
 
 
@@ -98,7 +98,7 @@ def test_otherwise_every_rank_has_one(jobs, program, protocol):
 @pytest.mark.gate("hierarchical*")
 def test_who_reads_a_file(jobs, program, protocol, what, lost):
     """A process and its copy are lost, as with a node."""
-    command = seconds_of_crash(program, protocol)
+    command = ring_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol, what))
     one_image(job)
@@ -119,7 +119,7 @@ def test_who_reads_a_file(jobs, program, protocol, what, lost):
 
 @pytest.mark.parametrize("protocol", ["pessimistic", slow("channel-memory"), slow("causal"), slow("auto")])
 def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
-    command = seconds_of_crash(program, protocol)
+    command = ring_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
@@ -135,7 +135,7 @@ def test_a_rank_that_returns_alone_reads_its_own(jobs, program, protocol):
 @pytest.mark.parametrize("protocol, what", [slow("blocking", "on"), ("chandy-lamport", "off"), ("group", "on"), slow("blocking", "off"), slow("chandy-lamport", "on"), slow("group", "off")])
 def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
     """A rank and its copy are killed at any moment: while a wave is taken or written, in the middle of a return."""
-    command = [*program("heat"), "400", "400", "12000"]
+    command = [*program("heat"), "400", "400", "6000"]
     calm = jobs.calm(4, *command)
     options = [*MANY, *every("50ms"), *copies(jobs, protocol, what)]
     job = jobs.start(4, *command, protocol=protocol, options=options)
@@ -155,7 +155,7 @@ def test_kills_of_nodes(jobs, program, rng, kills, protocol, what):
 
 @pytest.mark.parametrize("protocol", [slow("blocking"), "chandy-lamport", slow("group")])
 def test_kills_of_rebuilt_processes_while_all_return(jobs, program, rng, kills, protocol):
-    command = [*program("heat"), "400", "400", "12000"]
+    command = [*program("heat"), "400", "400", "6000"]
     calm = jobs.calm(4, *command)
     options = [*MANY, *every("50ms"), *copies(jobs, protocol)]
     job = jobs.start(4, *command, protocol=protocol, options=options)
@@ -184,7 +184,7 @@ def being_rebuilt(job, known):
 @pytest.mark.parametrize("protocol", ["blocking", "hierarchical", "group", "chandy-lamport"])
 def test_kills_of_processes_that_are_being_rebuilt(jobs, program, rng, protocol):
     """Before anybody knows of them: half of the memory is there, or nothing."""
-    command = [*program("crash"), "99", "kill", "0", "always", "500000"]
+    command = [*program("crash"), "99", "kill", "0", "always", "100000"]
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol))
     hits = 0
@@ -222,7 +222,7 @@ def kill_one_that_is_being_rebuilt(job, rng, known):
 @with_returns
 @pytest.mark.gate("blocking")
 def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
-    command = seconds_of_crash(program, protocol)
+    command = ring_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     job = crash(jobs, command, protocol, copies(jobs, protocol))
     one_image(job, 2)
@@ -242,7 +242,7 @@ def test_a_damaged_file_takes_all_to_the_wave_before(jobs, program, protocol):
 @pytest.mark.parametrize("protocol", ["group", *map(slow, ("channel-memory", "blocking", "pessimistic", "chandy-lamport", "hierarchical", "causal", "auto"))])
 def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
     """Images that are not in files cannot be read from there."""
-    command = seconds_of_crash(program, protocol)
+    command = ring_of_crash(program, protocol)
     calm = jobs.calm(3, *command)
     directory = jobs.directory / "images"
     directory.mkdir()
@@ -263,9 +263,9 @@ def test_a_full_disk_leaves_the_images_asleep(jobs, program, protocol):
 @pytest.mark.gate("pessimistic")
 @pytest.mark.parametrize("protocol", ["chandy-lamport", "pessimistic"])
 def test_a_resumed_job_keeps_to_it(chain, program, rng, protocol):
-    calm = chain.jobs.calm(3, *program("heat"), "400", "400", "12000")
+    calm = chain.jobs.calm(3, *program("heat"), "400", "400", "6000")
     options = ["--local-copies", "off"]
-    job = chain.start(3, *program("heat"), "400", "400", "12000", options=options, protocol=protocol)
+    job = chain.start(3, *program("heat"), "400", "400", "6000", options=options, protocol=protocol)
     job.opens_mpi()
     assert chain.suspend()
     job = chain.resume(options=MANY)

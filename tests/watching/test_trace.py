@@ -170,7 +170,7 @@ def test_a_resumed_job(jobs, program, is_traced):
     """A job that was traced can be traced again; another has no memory for it."""
     first, second = jobs.directory / "first", jobs.directory / "second"
     options = ["--checkpoint-dir", jobs.directory / "images", *(["--trace", first] if is_traced else [])]
-    job = jobs.start(2, *program("crash"), *RING, "400000", options=options)
+    job = jobs.start(2, *program("crash"), *RING, "40000", options=options)
     job.says(b"iteration 3000 ")
     jobs.resurgo("suspend", job.process.pid).ok()
     assert job.wait(10).code == 75
