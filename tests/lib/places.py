@@ -56,7 +56,7 @@ def serving(directory, *options):
 
 
 # Some seconds of waves.
-LONG = ("200", "200", "40000")
+LONG = ("200", "200", "12000")
 
 
 class Stored(Chain):

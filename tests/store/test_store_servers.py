@@ -107,7 +107,7 @@ def test_servers_take_waves_and_leave_nothing(jobs, stores, program):
 
 @pytest.mark.parametrize("protocol", [WAVES[1], *map(slow, [WAVES[0], *WAVES[2:]])])
 def test_servers_are_killed_while_waves_go_there(jobs, stores, program, rng, protocol):
-    longer = ("200", "200", "160000")
+    longer = ("200", "200", "40000")
     calm = jobs.calm(2, *program("heat"), *longer)
     job = stores.start(2, *program("heat"), *longer, protocol=protocol)
     job.reach(lambda: len(stores.serves()) == 2)
