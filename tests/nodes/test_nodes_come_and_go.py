@@ -186,7 +186,7 @@ LOGS_GO_ALONG = ["--nodes", "3", "--spares", "1", "--lease", "6s", *TOLERATE_NOD
 @pytest.mark.parametrize("protocol", [["pessimistic"], ["causal"], slow(["causal", "--event-loggers", "0"])], ids=" ".join)
 @pytest.mark.parametrize("killed, images", [(False, []), (True, every("200ms")), slow(True, []), slow(False, every("200ms"))],
                          ids=["requested", "killed regular", "killed requested", "regular"])
-@pytest.mark.gate("killed regular*")
+@pytest.mark.gate("killed regular-causal")
 def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, program, killed, images, protocol, rng):
     """Its ranks go on from there, also when they are killed meanwhile, and no other rank begins again."""
     protocol, *loggers = protocol

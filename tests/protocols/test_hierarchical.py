@@ -100,7 +100,7 @@ def test_sizes_of_groups(jobs, program, rng, how):
 
 def test_images_in_files(jobs, program, rng):
     """Ranks are killed together with their sleeping images: their groups go on from files."""
-    command = program("heat") + ["400", "400", "8000"]
+    command = program("heat") + ["400", "400", "4000"]
     calm = jobs.run(4, *command).ok()
     options = [*every("100ms"), *PAIRS, "--checkpoint-dir", jobs.directory / "images"]
     job = start(jobs, 4, *command, options=options)
