@@ -2,6 +2,7 @@
 """Places of images: servers, jobs that have a place (`Stored`), and jobs with levels on hosts of their own (`Levels`)."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -23,17 +24,45 @@ def store(*words, code=0, **more):
     return result if code is None else result.stdout if code == 0 else result.stderr
 
 
+def files(directory, rng, size=6_000_000):
+    """A node's files, some of them alike."""
+    directory.mkdir()
+    noise = rng.randbytes(size)
+    (directory / "image").write_bytes(noise)
+    (directory / "other").write_bytes(noise[: size // 2] + b"changed" + noise[size // 2 :])
+    (directory / "zeros").write_bytes(bytes(size // 2))
+    (directory / "empty").write_bytes(b"")
+    return directory
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def check(place, job, expected, directory, *options):
+    """All generations of a job that are there come back as they were put; returns their numbers."""
+    numbers = [one["generation"] for one in json.loads(store("ls", "--json", place, job, *options))]
+    for number in numbers:
+        back = directory / f"back-{job}-{number}"
+        back.mkdir()
+        store("get", place, f"{job}@{number}", back, *options)
+        assert contents(back) == contents(expected[number]), number
+        shutil.rmtree(back)
+    return numbers
+
+
 class Server:
     """A checkpoint server in a process of its own, always at the same port."""
 
-    def __init__(self, directory, *options):
+    def __init__(self, directory, *options, **environment):
         self.directory, self.options, self.port, self.process = directory, options, harness.free_port(), None
+        self.environment = harness.environment(**environment)
         self.start()
 
     def start(self):
         command = [harness.RESURGO, "checkpoint-server", "--directory", self.directory, *self.options]
         command += ["--listen", f"127.0.0.1:{self.port}"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.environment)
         assert f"at 127.0.0.1:{self.port}" in self.process.stdout.readline()
 
     def kill(self):
@@ -47,8 +76,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(directory, *options):
-    server = Server(directory, *options)
+def serving(directory, *options, **environment):
+    server = Server(directory, *options, **environment)
     try:
         yield server
     finally:

@@ -2,10 +2,8 @@
 """Places where images are kept beyond a job's machines: nothing that counts is ever half, and all comes back as it was."""
 
 import contextlib
-import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,22 +13,7 @@ import pytest
 
 import harness
 from harness import ROOT_ONLY
-from places import serving, store
-
-
-def files(directory, rng, size=6_000_000):
-    """A node's files, some of them alike."""
-    directory.mkdir()
-    noise = rng.randbytes(size)
-    (directory / "image").write_bytes(noise)
-    (directory / "other").write_bytes(noise[: size // 2] + b"changed" + noise[size // 2 :])
-    (directory / "zeros").write_bytes(bytes(size // 2))
-    (directory / "empty").write_bytes(b"")
-    return directory
-
-
-def contents(directory):
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+from places import check, contents, files, serving, store
 
 
 class S3:
@@ -74,18 +57,6 @@ def s3(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     yield server
     server.kill()
-
-
-def check(place, job, expected, directory, *options):
-    """All generations of a job that are there come back as they were put; returns their numbers."""
-    numbers = [one["generation"] for one in json.loads(store("ls", "--json", place, job, *options))]
-    for number in numbers:
-        back = directory / f"back-{job}-{number}"
-        back.mkdir()
-        store("get", place, f"{job}@{number}", back, *options)
-        assert contents(back) == contents(expected[number]), number
-        shutil.rmtree(back)
-    return numbers
 
 
 def test_a_server_that_is_killed_all_the_time(tmp_path, rng, kills):

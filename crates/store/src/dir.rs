@@ -51,6 +51,11 @@ impl Dir {
             false => Directory::open(path, Trust::Groups),
         };
         match opened {
+            // Perhaps it has just been made, by this process or by one that has died since.
+            Ok(root) if may_make => match root.sync_name() {
+                Ok(()) => Ok(Dir { root, shown }),
+                Err(error) => Err(Error::new(shown, "", Kind::of_io(error))),
+            },
             Ok(root) => Ok(Dir { root, shown }),
             Err(error) if error.is_missing() => Err(Error::new(shown, "", Kind::NoPlace(error.to_string()))),
             Err(error) => Err(Error::new(shown, "", kind(error))),

@@ -421,9 +421,22 @@ impl Directory {
     /// Brings names to the disk: those in it, and its own.
     pub fn sync(&self) {
         let _ = self.file.sync_all();
+        let _ = self.sync_name();
+    }
+
+    /// Brings its own name to the disk.
+    ///
+    /// # Errors
+    /// The disk refuses that. A parent that this user cannot read, or whose file system has no such call, is none: others
+    /// have made it, and what is in it.
+    pub fn sync_name(&self) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        if let Ok(parent) = openat(&self.parent, ".", flags, Mode::empty()) {
-            let _ = File::from(parent).sync_all();
+        let Ok(parent) = openat(&self.parent, ".", flags, Mode::empty()) else {
+            return Ok(());
+        };
+        match File::from(parent).sync_all() {
+            Err(error) if error.raw_os_error() != Some(Errno::EINVAL as i32) => Err(error),
+            _ => Ok(()),
         }
     }
 
