@@ -26,6 +26,17 @@ def test_blocked_calls_come_back_each_time(jobs, program, seed, calls, round):
     check_calls(jobs, program, seed + 1000 * round, calls)
 
 
+@pytest.mark.perf
+@pytest.mark.parametrize("calls", CALLS, ids=lambda calls: "-".join(calls[:3]))
+def test_blocked_calls_are_back_within_50_ms(jobs, program, seed, calls):
+    """From the death of a rank until the last of the others is back, on a machine with nothing else to do."""
+    n = len([call for call in calls if call not in ("low", "high")]) + 2
+    result = run(jobs, n, *program("ulfm_calls"), seed % 10**6, "times", *calls)
+    assert result.code == 0 and "WRONG" not in result.text, result.describe()
+    late = {call: int(late) for call, late in re.findall(r"^ok (\S+) \d+ (\d+)$", result.text, re.M)}
+    assert len(result.of("lost")) == n - 2 and late and max(late.values()) <= 50_000, (late, result.describe())
+
+
 @pytest.mark.parametrize("n, kills, lowest", [(2, 1, False), (4, 1, True), (5, 2, False), (7, 3, True), (9, 3, False)])
 def test_survivors_go_on_with_right_answers(jobs, program, seed, n, kills, lowest):
     check_loop(jobs, program, seed, n, kills, lowest)

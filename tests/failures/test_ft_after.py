@@ -103,6 +103,38 @@ def test_a_rank_that_does_not_repeat_itself_is_told(jobs, program):
     assert result.restarts == 1 and "not piecewise deterministic" in result.errors, result.describe()
 
 
+LANGUAGES = {"fortran": ("ulfm_sums", 60), "python": ("ulfm_sums.py", 1, 60, 0, 1)}
+
+
+def run_in(jobs, program, language, *options):
+    name, *words = LANGUAGES[language]
+    result = jobs.run(RANKS, *program(name), *words, options=["--ft", *options], timeout=60)
+    assert result.code == 0 and "WRONG" not in result.text, result.describe()
+    return result
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nobody_is_told_in_other_languages(jobs, program, language, seed):
+    calm = sorted(run_in(jobs, program, language).text.splitlines())
+    assert calm == sorted(["they compute", *(f"rank {rank}: done, {RANKS}" for rank in range(RANKS))])
+    draw = random.Random(seed)
+    for victim in range(RANKS):
+        faults = [(victim, draw.randint(20, 120)), ((victim + 1) % RANKS, draw.randint(20, 120))]
+        words = [word for rank, messages in faults for word in ("--fault", f"rank={rank},messages={messages}")]
+        result = run_in(jobs, program, language, "--ft-after", 2, *words)
+        assert sorted(result.text.splitlines()) == calm and not result.of("lost"), (faults, result.describe())
+        assert result.restarts == 2, (faults, result.describe())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_others_are_told_in_other_languages(jobs, program, language):
+    faults = ["--fault", "rank=1,messages=60", "--fault", "rank=1,messages=90"]
+    result = run_in(jobs, program, language, "--ft-after", 1, *faults)
+    left = [f"rank {rank}: done, {RANKS - 1}" for rank in range(RANKS) if rank != 1]
+    assert sorted(result.text.splitlines()) == sorted(["they compute", *left]), result.describe()
+    assert [event["rank"] for event in result.of("lost")] == [1] and result.restarts == 1, result.describe()
+
+
 @pytest.mark.gate("blank,cont", "rebuild,nop", "shrink,nop,strict")
 @pytest.mark.parametrize("mode", ["shrink,nop", "blank,cont", "rebuild,nop", "shrink,nop,strict"])
 def test_by_the_rules_of_ftmpi(jobs, program, mode):

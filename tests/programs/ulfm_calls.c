@@ -3,8 +3,9 @@
  * Each named call is blocked when a rank is killed: it must return MPIX_ERR_PROC_FAILED. Then the survivors shrink and
  * compute an answer that they check. One rank is lost for each call.
  *
- *   ulfm_calls SEED CALL...
+ *   ulfm_calls SEED [times] CALL...
  *
+ * With "times" all know before when the victim dies, and rank 0 prints after how many microseconds the last call was back.
  * The victim is drawn from SEED; "low" and "high" as CALL make the next victims the lowest or highest rank.
  */
 #include "ulfm.h"
@@ -204,6 +205,26 @@ static void shrink(int lost)
         fail("agree after shrink", code);
 }
 
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time); /* the same for all ranks of a machine */
+    return time.tv_sec * 1e6 + time.tv_nsec * 1e-3;
+}
+
+/* Rank 0 says that the call was back, at all ranks. */
+static void say(const char *call, double late)
+{
+    double latest = 0;
+    if (late >= 0)
+        MPI_Reduce(&late, &latest, 1, MPI_DOUBLE, MPI_MAX, 0, comm);
+    if (rank == 0 && late < 0)
+        printf("ok %s %d\n", call, size);
+    if (rank == 0 && late >= 0)
+        printf("ok %s %d %.0f\n", call, size, latest);
+    fflush(stdout);
+}
+
 int main(int count, char **words)
 {
     MPI_Init(&count, &words);
@@ -214,8 +235,8 @@ int main(int count, char **words)
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     srand(atoi(words[1]));
-    int low = 0, high = 0;
-    for (int at = 2; at < count; at++) {
+    int low = 0, high = 0, times = count > 2 && !strcmp(words[2], "times");
+    for (int at = 2 + times; at < count; at++) {
         const char *call = words[at];
         if (!strcmp(call, "low") || !strcmp(call, "high")) {
             low = *call == 'l', high = !low;
@@ -223,6 +244,11 @@ int main(int count, char **words)
         }
         int victim = rand() % size, soon = rand() % 20000;
         victim = low ? 0 : high ? size - 1 : victim;
+        double death = now() + soon + 5000, late = -1;
+        if (times) {
+            MPI_Bcast(&death, 1, MPI_DOUBLE, victim, comm);
+            soon = death > now() ? death - now() : 0;
+        }
         if (rank == victim) {
             die_in(soon);
             for (;;)
@@ -234,11 +260,10 @@ int main(int count, char **words)
         /* Another rank may have been faster, and have revoked the communicator. */
         if (code != MPIX_ERR_PROC_FAILED && code != MPIX_ERR_REVOKED)
             fail(call, code);
+        if (times)
+            late = now() > death ? now() - death : 0;
         shrink(1);
-        if (rank == 0) {
-            printf("ok %s %d\n", call, size);
-            fflush(stdout);
-        }
+        say(call, late);
     }
     MPI_Finalize();
     return 0;
