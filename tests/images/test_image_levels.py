@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job says at its start: which levels of images it has, and what each survives."""
 
+import harness
+
 from settings import TOLERATE_NODE
 
 
@@ -28,3 +30,21 @@ def test_a_job_says_what_its_levels_survive(jobs, program):
     said, are_told = run(*nodes, *stored, protocol="auto")
     assert are_told and said[:1] == [memory] and said[1][0] == f"files in {images}, which all nodes see"
     assert said[2][0] == f"dir:{place}, one recorded wave in 3" and f"resume --from dir:{place}" in said[2][1]
+
+
+def test_parity_and_servers_are_levels(jobs, program):
+    """What parity survives follows from how many nodes there are. A server that the job starts outlives its nodes."""
+    def run(nodes, *options):
+        return levels_of(jobs.run(nodes, *program("hello"), options=["--nodes", nodes, "-ppn", 1, *options], protocol="blocking").ok())
+
+    memory, images = ("memory of the rank's node", "a crashed rank"), jobs.directory / "images"
+    for nodes, parity, losses in [(3, "2+1", "any node"), (4, "2+2", "any 2 nodes at one moment"), (2, "4+2", "any node")]:
+        parity_there = (f"parity {parity} on other nodes", f"the loss of {losses}")
+        assert run(nodes, "--store", f"local,parity:{parity}") == ([memory, parity_there], True)
+    server = f"server:127.0.0.1:{harness.free_port()}"
+    started = f"{server};start={jobs.directory}/servers"
+    said, are_told = run(2, "--checkpoint-dir", images, "--store", f"local,peers:1,{started};every=2")
+    assert are_told and said[0] == memory and said[1][0] == f"files in {images}, which all nodes see", said
+    place = (f"{server}, which this job starts, one recorded wave in 2",
+             f"the loss of all nodes with images, and, with servers started by hand and resurgo resume --from {server}, that of this launcher")
+    assert said[-1] == place, said
