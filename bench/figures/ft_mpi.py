@@ -21,6 +21,8 @@ QUICK_SIZES = {0: 200, 1 << 10: 200, 64 << 10: 50, 1 << 20: 10}
 RANKS = 4
 BLOCKS = (16, 32, 48, 80, 128, 160, 240)
 MODES = ("shrink", "blank", "rebuild")
+# Of MPI_Allreduce: bytes → the most of them in a batch.
+REDUCED = {8: 20000, 64: 20000, 1 << 10: 5000, 64 << 10: 250}
 KINDS = ("up to 4 KiB", "above 20 KB", "above 100 KB", "above 1 MB")
 AUTO = Variant("auto", "–", "auto")
 WANTED = ("none", "pessimistic", "blocking", "auto")
@@ -58,7 +60,32 @@ def messages(setting):
     if "none" in times:
         layer = ratio(FT.name, "none", lambda size: size <= SHORT)
         result.finding("(not in the paper) the layer above MPI costs at most 3 % of short messages' latency", f"{layer - 1:+.1%}", layer < 1.03)
+    reductions(setting, result)
     return result
+
+
+def reductions(setting, result):
+    """MPI_Allreduce with the library, without it on the same provider, and under MPICH."""
+    none = [variant.contender() for variant in setting.variants(result, lambda variant: variant.name == "none")]
+    rounds, rows, layers = Rounds(setting.quick), [], []
+    for ranks in (2,) if setting.quick else (2, 4):
+        # With more ranks than cores, those of MPICH that share memory take the cores while they wait.
+        taking_part = [*((DEFAULT,) if machine.CORES >= ranks else ()), TCP, *none, FT]
+
+        def times(contender, ranks=ranks):
+            output, _, others = run(contender, ranks, "crowd", 0.1 if setting.quick else 0.3, *(f"allreduce:{size}:{most}" for size, most in REDUCED.items()))
+            return [float(line.split()[1]) for line in output.splitlines()], others
+
+        runs = rounds.go(taking_part, 2 if setting.quick else 7, times)
+        for at, size in enumerate(REDUCED):
+            by = {name: [values[at] for values in all_of] for name, all_of in runs.items()}
+            rows.append([ranks, size_name(size), *(spread(by[one.name]) if one.name in by else "–" for one in (DEFAULT, TCP, *none, FT))])
+            layers += [median(by[FT.name]) / median(by[one.name]) for one in none]
+            result.finding(f"(not in the paper) MPI_Allreduce, {ranks} ranks, {size_name(size)}: as fast as {taking_part[0].name}",
+                           f"{median(by[FT.name]) / median(by[taking_part[0].name]):.2f} ×", median(by[FT.name]) < 1.03 * median(by[taking_part[0].name]))
+    if layers:
+        result.finding("(not in the paper) the layer above MPI costs at most 3 % of MPI_Allreduce", f"{median(layers) - 1:+.1%}, median", median(layers) < 1.03)
+    result.table(["ranks; µs of MPI_Allreduce", "bytes", *(one.name for one in (DEFAULT, TCP, *none, FT))], rows)
 
 
 def linpack(setting):

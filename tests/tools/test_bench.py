@@ -202,8 +202,9 @@ def test_a_node_is_lost_under_logs_and_waves(jobs, tmp_path):
 @pytest.mark.slow
 def test_programs_that_deal_with_failures_beside_others(jobs, tmp_path):
     bench(jobs, "paper", "ft-mpi-3", "ft-mpi-table-1", "--quick", "--protocols", "none", "--out", tmp_path, timeout=300).ok()
-    rows, _ = outcome(tmp_path, "ft-mpi-3")
+    rows, text = outcome(tmp_path, "ft-mpi-3")
     assert {"MPICH", "--ft", "none"} <= {row["contender"] for row in rows} and all(float(row["half_round_trip_us"]) > 0 for row in rows)
+    assert "| ranks; µs of MPI_Allreduce |" in text and "\n| 2 | 8 " in text
     rows, text = outcome(tmp_path, "ft-mpi-table-1")
     assert {"--ft", "none"} <= {row["contender"] for row in rows} and {row["block"] for row in rows} == {"16", "80", "240"}
     assert "| ranks; ms from the death of one |" in text and "\n| 3 |" in text and "\n| 4 |" in text
