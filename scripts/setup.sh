@@ -105,6 +105,8 @@ find_missing() {
             need iproute2 command -v ip
             need nftables command -v nft # firewalls of these nodes
             need openssh-server test -x /usr/sbin/sshd
+            need zsh command -v zsh # shells whose completion is tested
+            need fish command -v fish
         fi
         [ -z "$with_tests" ] || need git command -v git
         [ -z "$with_web" ] || need chromium command -v chromium
