@@ -126,10 +126,44 @@ def killed(text):
     assert "What it cost: plain MPICH took " in text and "rank 2 was away for " in text
 
 
-def test_the_demo_in_c(jobs, installed):
+HELLO_C = """
+#include <mpi.h>
+#include <stdio.h>
+int main(int argc, char **argv)
+{
+    int rank;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    printf("an app's rank %d\\n", rank);
+    return MPI_Finalize();
+}
+"""
+HELLO_PYTHON = """
+from mpi4py import MPI
+print("an app's rank", MPI.COMM_WORLD.rank)
+"""
+
+
+def leads_on(jobs, prefix, text, directory, source, **env):
+    """What the demonstration has the user type at its end does what it says."""
+    directory.mkdir()
+    name, program = source
+    (directory / name).write_text(program)
+    _, _, after = text.partition("\nNext, your own program, as it is:\n")
+    typed = re.findall(r"^    \$ (.*?) +# ", after, re.M)
+    assert "resurgo doctor" in after and "--fault" in after and "man resurgo-run" in after, text
+    assert re.search(r"^Examples, .*: (.*)$", after, re.M)[1] == f"{prefix}/share/resurgo/examples", text
+    env = harness.environment(**env)
+    env["PATH"] = f"{prefix}/bin:{env['PATH']}"
+    result = jobs.command(["sh", "-ec", "\n".join(typed)], env=env, cwd=directory).wait(timeout=120).ok()
+    assert "protected" in result.text and len(re.findall(r"^an app's rank [0-3]$", result.text, re.M)) == 8, result.describe()
+
+
+def test_the_demo_in_c(jobs, installed, tmp_path):
     result = demo(jobs, installed, "--steps", "4000").ok()
     assert "512 x 512, 4000 steps" in result.text and f"in C, built with {harness.MPICH}/bin/mpicc" in result.text
     killed(result.text)
+    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.c", HELLO_C))
 
 
 def without_compiler(top, *programs):
@@ -150,6 +184,7 @@ def test_the_demo_in_python(jobs, installed, tmp_path):
     result = demo(jobs, installed, "--steps", "1000", **env).ok()
     assert f"in Python, run by {env['VIRTUAL_ENV']}/bin/python3" in result.text
     killed(result.text)
+    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.py", HELLO_PYTHON), **env)
 
 
 def test_a_demo_without_mpi(jobs, installed, tmp_path):

@@ -149,7 +149,29 @@ impl Demo {
         say(&format!(
             "From its death until it was where it had been, rank {VICTIM} was away for {away:.2} s."
         ));
+        self.say_what_is_next();
         Ok(())
+    }
+
+    /// What the user can type now.
+    fn say_what_is_next(&self) {
+        let program::Own { build, run } = self.program.own;
+        let typed = |command: &str, why: &str| say(&format!("    $ {command:<58} # {why}"));
+        say("\nNext, your own program, as it is:");
+        if let Some(build) = build {
+            typed(build, "as ever");
+        }
+        typed(&format!("resurgo doctor {run}"), "can it be protected?");
+        typed(&format!("resurgo run -n {RANKS} {run}"), "instead of mpiexec");
+        typed(
+            &format!("resurgo run -n {RANKS} --fault rank={VICTIM},at=2s {run}"),
+            "… with a failure",
+        );
+        say("Then: man resurgo-run, or resurgo run --help");
+        let examples = program::prefix(&self.resurgo).join(program::EXAMPLES);
+        if examples.is_dir() {
+            say(&format!("Examples, also job scripts for Slurm: {}", examples.display()));
+        }
     }
 
     /// The runs under plain MPICH: undisturbed, and killed. Returns how long the better undisturbed one took.

@@ -18,6 +18,8 @@ pub struct Program {
     /// The same, for people.
     pub shown: &'static str,
     pub about: String,
+    /// How users of that language run a program of their own.
+    pub own: Own,
     /// Of MPICH or Intel MPI, for comparison.
     pub mpiexec: Option<PathBuf>,
     /// Rows and columns, and time steps, for some seconds.
@@ -25,13 +27,23 @@ pub struct Program {
     pub steps: u64,
 }
 
+/// A user's own program, in the language of the demonstration's.
+#[derive(Clone, Copy)]
+pub struct Own {
+    /// What comes before it can run.
+    pub build: Option<&'static str>,
+    pub run: &'static str,
+}
+
+/// Below the directory that contains `bin`.
+pub const EXAMPLES: &str = "share/resurgo/examples";
+
 /// Finds the program, or builds it in `directory`.
 ///
 /// # Errors
 /// There is neither; what to install is said.
 pub fn find(resurgo: &Path, directory: &Path) -> Result<Program, String> {
-    let prefix = resurgo.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
-    let sources = prefix.join(SOURCES);
+    let sources = prefix(resurgo).join(SOURCES);
     if !sources.join("heat.c").is_file() {
         let sources = sources.display();
         return Err(format!(
@@ -44,6 +56,11 @@ pub fn find(resurgo: &Path, directory: &Path) -> Result<Program, String> {
         let found = of_python(&sources, directory, &variables);
         found.map_err(|why_not_python| format!("{why_not_c}; {why_not_python}; {}", diagnosis::INSTALL))
     })
+}
+
+/// The directory that contains `bin`, with this `resurgo`.
+pub fn prefix(resurgo: &Path) -> &Path {
+    resurgo.parent().and_then(Path::parent).unwrap_or(Path::new("/"))
 }
 
 /// The file of a program on the search path.
@@ -91,6 +108,10 @@ fn of_c(sources: &Path, directory: &Path, variables: &Variables) -> Result<Progr
         command,
         shown: "heat",
         about: format!("in C, built with {}", compiler.display()),
+        own: Own {
+            build: Some("mpicc -o app app.c"),
+            run: "./app",
+        },
         mpiexec: mpiexec(directory, variables),
         side: 512,
         steps: 10_000,
@@ -112,6 +133,10 @@ fn of_python(sources: &Path, directory: &Path, variables: &Variables) -> Result<
         command,
         shown: "python3 heat.py",
         about: format!("in Python, run by {}", python.display()),
+        own: Own {
+            build: None,
+            run: "python3 app.py",
+        },
         mpiexec: mpiexec(directory, variables),
         side: 64,
         steps: 2_000,
