@@ -50,7 +50,7 @@ def test_a_call_ends_well_for_all_or_for_none(jobs, program, seed, mode):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("call", BLOCKING)
-@pytest.mark.parametrize("n", range(2, 7))
+@pytest.mark.parametrize("n", range(2, 10))
 def test_at_each_message_a_call_ends_well_for_all_or_for_none(jobs, program, n, call):
     calm = {}
     for count in COUNTS:
