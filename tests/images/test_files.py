@@ -8,9 +8,9 @@ import time
 import pytest
 
 import harness
-from harness import by_rank, came_about, slow, storm
+from harness import PYTHON, by_rank, came_about, slow, storm
 from image_files import calm_and_struck, kill_with_snapshots, reach_warm, warm
-from settings import MANY, WAVES, every
+from settings import EVERY, MANY, WAVES, every
 from survival import began_from_images
 
 # Each rank has a file for each phase and one for all. What it writes differs from life to life, even in length. All
@@ -415,3 +415,42 @@ def test_a_later_file_with_the_number_of_a_former_one_is_another(jobs, tmp_path,
         assert sorted(result.text.splitlines()) == ["rank 0 first", "rank 1 first"], result.describe()
     else:
         assert "is another file than it was" in result.errors, result.describe()
+
+
+# One stream of a directory is read over and over. There is an image in the middle of it.
+READS_A_DIRECTORY = """
+import ctypes, os, sys, time
+from mpi4py import MPI
+libc = ctypes.CDLL(None)
+libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
+libc.readdir.argtypes = libc.rewinddir.argtypes = [ctypes.c_void_p]
+os.mkdir("many")
+for number in range(20):
+    open(f"many/{number}", "w").close()
+stream, found = libc.opendir(b"many"), []
+for step in range(3):
+    count = 0
+    while libc.readdir(stream):
+        count += 1
+        if (step, count) == (0, 5):
+            open("ready", "w").close()
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+    found.append(count)
+    MPI.COMM_WORLD.barrier()
+    libc.rewinddir(stream)
+print(found, flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--local-copies", "off"]])
+def test_an_open_directory_can_be_read_again(jobs, options):
+    if options:
+        options = [*options, "--checkpoint-dir", jobs.directory / "images"]
+    job = jobs.start(1, PYTHON, "-c", READS_A_DIRECTORY, protocol="pessimistic", options=[*EVERY, *options])
+    job.reach((job.directory / "ready").exists)
+    job.reach_another("image_written" if options else "checkpointed")
+    job.strike([0])
+    (job.directory / "go").touch()
+    result = job.wait().ok()
+    assert result.out == b"[22, 22, 22]\n" and result.of("started")[-1]["image"] > 0, result.describe()

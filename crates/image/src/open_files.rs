@@ -160,6 +160,9 @@ fn reopen(entry: &Descriptor) -> Result<(), Errno> {
     };
     let new = sys::open(path, flags)?;
     if entry.status & libc::O_PATH == 0 {
+        if entry.mode & libc::S_IFMT == libc::S_IFDIR && entry.offset != 0 {
+            sys::begin_to_read(new)?;
+        }
         sys::lseek(new, entry.offset, libc::SEEK_SET)?;
     }
     let result = replace(new, entry.fd, entry.flags);

@@ -281,6 +281,14 @@ pub fn numbers_in(directory: i32, mut each: impl FnMut(i32)) -> Result<(), Errno
     })
 }
 
+/// Reads some of a directory that was just opened, before another offset is set. Some file systems (ext4) find nothing
+/// from the beginning on in one that was first read at its end.
+pub fn begin_to_read(directory: i32) -> Result<(), Errno> {
+    let mut names = [0u8; 1024];
+    // SAFETY: the kernel writes at most so many bytes.
+    unsafe { call!(libc::SYS_getdents64, directory, names.as_mut_ptr(), names.len()) }.map(|_| ())
+}
+
 /// Calls `each` with the inode and the name of every entry of an open directory.
 pub fn entries_in(directory: i32, mut each: impl FnMut(u64, &[u8])) -> Result<(), Errno> {
     #[repr(align(8))]

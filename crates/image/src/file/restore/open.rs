@@ -14,6 +14,7 @@ use super::filler::Filler;
 use super::obstacle::Obstacle;
 use crate::file::format::{DESCRIPTOR_KINDS, Descriptor, DescriptorKind, Mapping, MappingKind, PLAIN};
 use crate::file::reader::Image;
+use crate::sys;
 
 /// Files and sockets that the restorer needs, under numbers that the program does not use.
 pub struct Opened {
@@ -287,6 +288,9 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
 /// Moves an offset to where it was. A descriptor that was opened by O_PATH has none.
 fn go_to(mut file: &File, descriptor: &Descriptor) -> io::Result<()> {
     if descriptor.status & libc::O_PATH == 0 {
+        if descriptor.offset != 0 && file.metadata()?.is_dir() {
+            sys::begin_to_read(file.as_raw_fd()).map_err(io::Error::from_raw_os_error)?;
+        }
         file.seek(SeekFrom::Start(descriptor.offset as u64))?;
     }
     Ok(())
