@@ -3,12 +3,17 @@
 they do not fail because a former life has done them."""
 
 import os
+import signal
 import stat
+import subprocess
 
 import pytest
 
+import harness
+
 from harness import PYTHON, slow, storm
 from settings import MANY, every
+from survival import began_from_images
 
 IMAGES = ["auto", "pessimistic", "blocking"]
 RUNS = [(protocol, []) for protocol in IMAGES] + [(protocol, every("100ms")) for protocol in IMAGES]
@@ -32,8 +37,6 @@ def tree(directory, beside=("stdout", "stderr")):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A program's output, and the files that it leaves, under plain MPICH."""
-    import harness
-
     answers = {}
 
     def ask(*command):
@@ -178,3 +181,138 @@ def test_a_lock_that_another_rank_has_by_now_is_waited_for(jobs):
 def test_what_others_have_made_is_an_error_as_ever(jobs):
     result = jobs.run(2, "sh", "-c", f'mkdir -p there; touch input; exec {PYTHON} -c "$0" there', READS, protocol="pessimistic")
     assert result.code == 5 and "File exists" in result.errors and "ends badly" not in result.errors, result.describe()
+
+
+# Rank 0 makes the same names again and again. Its image falls between the making of one and its removal, and it dies when it has
+# made later ones.
+AGAIN = """
+import os, sys, time
+from mpi4py import MPI
+world, kind = MPI.COMM_WORLD, sys.argv[1]
+def wait(name, until):
+    open(name, "w").close()
+    while not os.path.exists(until):
+        time.sleep(0.01)
+def put(name, step, mode="w"):
+    with open(name, mode) as file:
+        file.write(f"step {step}\\n")
+def make(step):
+    if kind == "folders":
+        os.mkdir("new")
+        put("new/file", step)
+    elif kind == "links":
+        put("new", step)
+        os.link("new", "other")
+    else:
+        put("new", step, "x" if kind == "kept" else "w")
+def move(step):
+    if kind == "rotated":
+        for number in range(step, 0, -1):
+            os.rename(f"new.{number}", f"new.{number + 1}")
+        os.rename("new", "new.1")
+    elif kind == "kept":
+        os.rename("new", "old")
+    elif kind == "links":
+        os.rename("other", f"new.{step}")
+        os.unlink("new")
+    else:
+        os.rename("new", f"new.{step}")
+for step in range(6):
+    if world.rank == 0:
+        make(step)
+        if step == 1:
+            wait("ready", "taken")
+        if step == 4:
+            wait("late", "killed")
+        move(step)
+    world.barrier()
+print("done", flush=True)
+"""
+KINDS = ["numbered", "rotated", "kept", "links"]
+
+
+def made_again(jobs, kind, protocol, image):
+    options = [*MANY, "--checkpoint-signal", "USR1"]
+    job = jobs.start(2, PYTHON, "-c", AGAIN, kind, options=options, protocol=protocol)
+    job.reach(lambda: (job.directory / "ready").exists())
+    if image:
+        job.process.send_signal(signal.SIGUSR1)
+        taken = "wave_complete" if protocol == "blocking" else "checkpointed"
+        job.reach_event(taken)
+    (job.directory / "taken").touch()
+    job.reach(lambda: (job.directory / "late").exists())
+    job.kill([0])
+    job.reach_event("failed", rank=0)
+    (job.directory / "killed").touch()
+    result = job.wait().ok()
+    return result, tree(job.directory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol, image", [("pessimistic", True), slow("pessimistic", False), slow("blocking", True)])
+def test_a_later_file_of_the_same_name_stays_when_a_former_one_is_moved_again(jobs, kind, protocol, image):
+    result, left = made_again(jobs, kind, protocol, image)
+    names = {"numbered": range(6), "links": range(6), "rotated": range(6, 0, -1)}
+    files = {"old": 5} if kind == "kept" else {f"new.{name}": step for name, step in zip(names[kind], range(6))}
+    found = {name: content for name, (_, content) in left.items() if name.startswith(("new", "old", "other"))}
+    assert found == {name: f"step {step}\n".encode() for name, step in files.items()}, result.describe()
+
+
+# The next call lingers when it has been made, until there is an image.
+LINGERS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+static int lingers(int result) {
+    char *slow = getenv("SLOW_CALL");
+    if (slow && rmdir(slow) == 0) {
+        mkdir("lingers", 0700);
+        while (access("taken", F_OK) != 0)
+            nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    return result;
+}
+int rename(const char *from, const char *to) { return lingers(((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to)); }
+int unlink(const char *path) { return lingers(((int (*)(const char *))dlsym(RTLD_NEXT, "unlink"))(path)); }
+"""
+
+# Rank 0 makes what must be new, and once more when it has removed it.
+ANEW = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == 0:
+    for step in range(2):
+        with open("new", "x") as file:
+            file.write(f"step {step}\\n")
+        if step == 0:
+            os.mkdir(os.environ["SLOW_CALL"])
+            os.rename("new", "old") if sys.argv[1] == "rename" else os.unlink("new")
+    open("late", "w").close()
+    while not os.path.exists("killed"):
+        time.sleep(0.01)
+world.barrier()
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("protocol, call", [("pessimistic", "rename"), slow("pessimistic", "unlink"), slow("blocking", "rename")])
+def test_what_is_made_anew_after_an_image_in_the_removal_is_the_ranks_own(jobs, tmp_path, protocol, call):
+    (tmp_path / "lingers.c").write_text(LINGERS)
+    library = tmp_path / "lingers.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "lingers.c", "-ldl"], check=True)
+    env = harness.environment(LD_PRELOAD=library, SLOW_CALL=tmp_path / "slow")
+    job = jobs.start(2, PYTHON, "-c", ANEW, call, options=[*MANY, *every("1h")], protocol=protocol, env=env)
+    job.reach((job.directory / "lingers").exists)
+    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
+    (job.directory / "taken").touch()
+    job.reach((job.directory / "late").exists)
+    job.strike([0])
+    (job.directory / "killed").touch()
+    result = job.wait().ok()
+    assert began_from_images(result), result.describe()
+    assert (job.directory / "new").read_text() == "step 1\n", result.describe()
+    assert call == "unlink" or (job.directory / "old").read_text() == "step 0\n", result.describe()

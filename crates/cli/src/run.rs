@@ -463,7 +463,8 @@ fn spin_ns(options: &Options, bound: Option<usize>) -> u64 {
     }
 }
 
-/// A name that no other job on this machine has; all jobs' names have the same length.
+/// A name that no other job on this machine has; all jobs' names have the same length. It ends with the time
+/// ([`resurgo_wire::control::Job::began_ns`]).
 fn job_name() -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -31,7 +31,7 @@ pub use pages::Pages;
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 30;
+pub const VERSION: u32 = 31;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -144,6 +144,11 @@ pub mod header {
         Agent Memory UNDOES: u32 = TRACE_RECORDS.at + 8;
         /// 1: each rank has a read log ([`crate::undo`]).
         Agent Memory REREADS: u32 = UNDOES.at + 4;
+        /// Not 0: a rank whose last image was taken while this had the same value makes, removes, and opens for writing
+        /// no file by its name. It waits until the value is another.
+        Agent Memory FILES_WAIT: u64 = REREADS.at + 4;
+        /// Nanoseconds since 1970 (CLOCK_REALTIME) at which the job, or its first run, was started.
+        Agent Memory JOB_BEGAN_NS: u64 = FILES_WAIT.at + 8;
     }
 }
 
@@ -285,6 +290,14 @@ pub mod control {
         /// How often any life of the rank has wanted an answer about failures ([`crate::survivors`]): the most of all
         /// lives. Where ranks recover, and the program deals with other failures.
         Rank Memory WISHES: u64 = 4056;
+        /// Nanoseconds since 1970 (CLOCK_REALTIME) at which former lives here had come to rest: the last one had ended,
+        /// and what was to be undone in files had been. 0: there was none.
+        Agent Life RESTED_NS: u64 = 4064;
+        /// 1: other ranks have gone on since the last life ended; 0: all have ended.
+        Agent Life GONE_ON: u64 = 4072;
+        /// Nanoseconds since 1970 (CLOCK_REALTIME) until when former lives were on another node, or in a run, that is lost,
+        /// with what they had noted of files ([`super::deeds`]); 0: all notes are here.
+        Agent Life NOTES_LOST_NS: u64 = 4080;
         /// [`crate::counters::Sizes`]: `u64` messages and `u64` bytes of each class, as far as this life has come.
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.

@@ -89,6 +89,14 @@ pub fn removed(rank: usize) -> String {
     )
 }
 
+/// Why a life cannot tell whether it has to do something to a file.
+pub fn notes_are_lost(rank: usize, path: &str) -> String {
+    format!(
+        "rank {rank} cannot know what it did to {path}: its former lives were on a node, or in a run, that is lost, and others may have \
+         made that file. So it cannot be recovered; docs/guide/recovery.md, section What a rank makes and removes, says what helps"
+    )
+}
+
 /// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {

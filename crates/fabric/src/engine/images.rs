@@ -111,6 +111,7 @@ fn notice() {
 }
 
 fn woken() -> bool {
+    crate::deeds::woken();
     engine().is_some_and(Engine::woken)
 }
 
@@ -174,6 +175,7 @@ impl Engine {
         self.note_counts(slot);
         if number > 0 {
             crate::files::note_image(number);
+            crate::deeds::note_image();
         }
         if self.node.waves_pass {
             return self.note_cut(number);

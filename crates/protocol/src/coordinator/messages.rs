@@ -415,6 +415,12 @@ pub enum Command {
     Undo {
         number: u64,
     },
+    /// Ranks that have an image since this was said wait before they make, remove, or open for writing a file by its
+    /// name, until something else is said; 0: none waits. They would do it again when they begin from a wave, and what
+    /// it takes to leave that out is in no file.
+    FilesWait {
+        turn: u64,
+    },
     /// Empty the logs between these ranks, which send again what was there.
     CutInside {
         ranks: Vec<Rank>,
@@ -602,6 +608,7 @@ impl Command {
             | Command::CollectTransit { .. }
             | Command::Reset
             | Command::Undo { .. }
+            | Command::FilesWait { .. }
             | Command::CutInside { .. }
             | Command::EmptyLogs
             | Command::LogsOfWave { .. }

@@ -59,6 +59,13 @@ impl NodeMemory {
         Ok(memory)
     }
 
+    /// The memory has come from a file: its job may have had another protocol at its start, and so other parts.
+    pub fn know_layout(&mut self) -> io::Result<()> {
+        self.layout.undoes = self.get::<u32>(header::UNDOES.at)? != 0;
+        self.layout.rereads = self.get::<u32>(header::REREADS.at)? != 0;
+        Ok(())
+    }
+
     /// The same memory, for a thread.
     pub fn again(&self) -> io::Result<NodeMemory> {
         Ok(NodeMemory {
@@ -96,6 +103,29 @@ impl NodeMemory {
         let mut bytes = vec![0u8; length];
         self.read(&mut bytes, at)?;
         Ok(bytes)
+    }
+
+    /// The same in words, without what is empty.
+    pub fn noted(&self, rank: usize) -> io::Result<Vec<u64>> {
+        let at = self.layout.arena(rank) + self.layout.deeds();
+        let count = self.read_u64(at + nm::deeds::COUNT)?;
+        let mut words = vec![count];
+        words.extend(self.table(at + nm::deeds::NOTES, count.min(nm::deeds::MOST as u64) as usize * 2)?);
+        Ok(words)
+    }
+
+    /// Puts there what [`NodeMemory::noted`] has found.
+    pub fn set_noted(&self, rank: usize, words: &[u64]) -> io::Result<()> {
+        let at = self.layout.arena(rank) + self.layout.deeds();
+        let Some((count, notes)) = words
+            .split_first()
+            .filter(|(_, notes)| notes.len() <= nm::deeds::MOST * 2)
+        else {
+            return Ok(());
+        };
+        let bytes: Vec<u8> = notes.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write(&bytes, at + nm::deeds::NOTES)?;
+        self.write_u64(at + nm::deeds::COUNT, *count)
     }
 
     /// What the present life of `rank` could not do because a former one did it.
@@ -151,6 +181,7 @@ impl NodeMemory {
         self.set_header(header::SPILL_NEXT, 0)?;
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
+        self.set_header(header::JOB_BEGAN_NS, job.began_ns())?;
         self.set_header(header::SURVIVORS, job.survivors())?;
         self.set_header(header::TRACE_RECORDS, layout.trace_records as u64)?;
         self.set_header(header::UNDOES, u32::from(layout.undoes))?;
@@ -592,10 +623,17 @@ pub(super) mod tests {
         ];
         assert_eq!(agents.map(|field| memory.control(2, field).unwrap()), [5, 3, 1, 0, 0]);
         let agents = agents.map(|field| field.at);
-        for field in control::ALL
-            .iter()
-            .filter(|field| !agents.contains(&field.at) && field.at != control::BEGAN_NS.at)
-        {
+        for field in control::ALL.iter().filter(|field| {
+            !agents.contains(&field.at)
+                && ![
+                    control::BEGAN_NS,
+                    control::RESTED_NS,
+                    control::GONE_ON,
+                    control::NOTES_LOST_NS,
+                ]
+                .map(|field| field.at)
+                .contains(&field.at)
+        }) {
             let (cleared, kept) = bytes[field.at..field.at + field.bytes].split_at(field.cleared);
             let expected = if field.is_cleared_before_a_life() { 0 } else { 0xee };
             assert!(cleared.iter().all(|byte| *byte == expected), "{}", field.name);

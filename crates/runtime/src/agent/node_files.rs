@@ -8,7 +8,6 @@ use resurgo_wire::control::{Job, ToDispatcher};
 use serde_json::Value;
 
 use super::files::ImageFile;
-use super::ranks::Rank;
 use super::store::Store;
 use super::{Agent, Work};
 use crate::suspended::ranks::RankState;
@@ -23,14 +22,13 @@ impl Agent {
         let work = &self.work;
         let here = (0..work.ranks.len()).filter(|rank| work.is_here(*rank));
         let ranks = here.map(|rank| {
-            let state = work.ranks[rank].state();
             let state = match wave {
-                Some((number, oldest)) => state.of_wave(number, oldest),
-                None => state,
+                Some((number, oldest)) => work.ranks[rank].state().of_wave(number, oldest),
+                None => work.state_with_notes(rank)?,
             };
-            serde_json::to_value(state).map(|state| (rank, state))
+            Ok((rank, serde_json::to_value(state)?))
         });
-        let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+        let ranks = ranks.collect::<io::Result<Vec<_>>>()?;
         let wave = wave.map(|(number, _)| number);
         self.send(&ToDispatcher::State { wave, ranks })
     }
@@ -69,7 +67,8 @@ impl Work {
         store.pin(named.collect(), |_| true);
         store.remove_others();
         store.pin_only(|rank| work.is_here(rank));
-        work.ranks = ranks.into_iter().map(Rank::from_state).collect();
+        let taken_up = work.take_up(ranks);
+        taken_up.map_err(|error| format!("cannot use the node memory: {error}"))?;
         work.begin_from_wave();
         work.store = Some(store);
         Ok(work)

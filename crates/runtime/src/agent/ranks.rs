@@ -3,7 +3,7 @@
 mod output;
 
 use std::io::{self, PipeWriter};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
@@ -11,7 +11,7 @@ use resurgo_pmi::{Place, Progress};
 use resurgo_protocol::Fact;
 use resurgo_protocol::coordinator::From;
 use resurgo_wire::control::{End, Ended, LifeStatistics, ToDispatcher};
-use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE};
+use resurgo_wire::node_memory::{EXIT_DIVERGED, EXIT_REPORT, PHASE_CLOSED, PHASE_LIVE, control};
 
 use super::feed::Feed;
 use super::images::{Images, Restoring};
@@ -43,6 +43,10 @@ pub(super) struct Rank {
     pub program: usize,
     /// Number of the present or last life, from 1.
     pub number: u64,
+    /// See [`control::RESTED_NS`].
+    pub rested_ns: u64,
+    /// See [`control::NOTES_LOST_NS`].
+    pub notes_lost_ns: u64,
     /// The image that it began from; 0: the beginning of its program.
     pub began_from: u64,
     /// The life that the coordinator has asked for last.
@@ -94,11 +98,19 @@ impl Work {
     }
 }
 
+/// CLOCK_REALTIME.
+pub(super) fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_nanos() as u64)
+}
+
 impl Rank {
     pub fn new(program: usize) -> Rank {
         Rank {
             program,
             number: 0,
+            rested_ns: 0,
+            notes_lost_ns: 0,
             began_from: 0,
             asked: Asked::default(),
             life: None,
@@ -151,6 +163,9 @@ impl Rank {
         if self.number == 0 {
             // Former lives, if there are any, were on another node.
             self.number = asked.life.saturating_sub(1);
+            if self.number > 0 {
+                (self.rested_ns, self.notes_lost_ns) = (now_ns(), now_ns());
+            }
         }
         self.number += 1;
         self.asked = asked;
@@ -173,6 +188,8 @@ impl Rank {
             finished: self.finished,
             ended_well: self.ended_well,
             images: self.images.state(),
+            noted: Vec::new(),
+            notes_lost_ns: self.notes_lost_ns,
         }
     }
 
@@ -180,6 +197,8 @@ impl Rank {
     pub fn from_state(state: RankState) -> Rank {
         Rank {
             number: state.number,
+            rested_ns: now_ns(),
+            notes_lost_ns: state.notes_lost_ns,
             finished: state.finished,
             ended_well: state.ended_well,
             images: Images::from_state(state.images),
@@ -271,6 +290,10 @@ impl Agent {
             together,
             this.replaying,
         )?;
+        work.memory.set_control(rank, control::RESTED_NS, this.rested_ns)?;
+        work.memory.set_control(rank, control::GONE_ON, u64::from(repeats))?;
+        work.memory
+            .set_control(rank, control::NOTES_LOST_NS, this.notes_lost_ns)?;
         self.control.queue(&ToDispatcher::Began {
             rank,
             life: this.number,
@@ -443,6 +466,7 @@ impl Agent {
         } else {
             life.fence(PATIENCE);
         }
+        this.rested_ns = now_ns();
         work.end_input(rank);
         work.net.iter().for_each(|net| net.ended(rank));
         let (end, report) = match end {

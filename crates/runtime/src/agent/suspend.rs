@@ -56,6 +56,30 @@ impl Work {
         }
     }
 
+    /// The same with what the file of the suspended job needs of the node memory, if that is in no file.
+    pub(super) fn state_with_notes(&self, rank: usize) -> io::Result<RankState> {
+        let mut state = self.ranks[rank].state();
+        state.noted = self.memory.noted(rank)?;
+        Ok(state)
+    }
+
+    /// Takes up ranks of a job without its node memory.
+    pub(super) fn take_up(&mut self, ranks: Vec<RankState>) -> io::Result<()> {
+        for (rank, state) in ranks.iter().enumerate() {
+            self.memory.set_noted(rank, &state.noted)?;
+        }
+        let ranks = ranks.into_iter().map(|state| {
+            let are_lost = state.noted.is_empty() && state.number > 0;
+            let mut rank = Rank::from_state(state);
+            if are_lost {
+                rank.notes_lost_ns = rank.rested_ns;
+            }
+            rank
+        });
+        self.ranks = ranks.collect();
+        Ok(())
+    }
+
     /// A job that goes on begins from images of a wave, with logs beside them.
     pub(super) fn begin_from_wave(&mut self) {
         self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = true);
@@ -75,7 +99,12 @@ impl Work {
 
     fn begin_writing(&self, store: &Store, about: Value, input: Option<&OsStr>) -> io::Result<Writer> {
         let about: About = serde_json::from_value(about)?;
-        let state = serde_json::to_value(self.state())?;
+        let mut state = self.state();
+        if !self.logs() {
+            let ranks = (0..self.ranks.len()).map(|rank| self.state_with_notes(rank));
+            state.ranks = ranks.collect::<io::Result<_>>()?;
+        }
+        let state = serde_json::to_value(state)?;
         let header = Header::of(about, suspended::lasting(&self.job), state);
         let whole = |file: Option<&File>| -> io::Result<Section> {
             Ok(Section {
@@ -227,9 +256,6 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
     let spool = spool.map_err(|error| format!("cannot keep standard input: {error}"))?;
     let mut section = |file| reader.section(file).map_err(|error| error.to_string());
     section(Some(work.memory.file()))?;
-    work.memory
-        .forget_costs(state.ranks.len())
-        .map_err(|error| format!("cannot use the node memory: {error}"))?;
     section(work.spill.as_ref())?;
     let length = section(spool.as_ref())?;
     if let Some(spool) = spool {
@@ -237,9 +263,21 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
         let is_whole = spool.set_len(length);
         is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
+    if !is_of_wave && work.logs() {
+        let known = work.memory.know_layout();
+        known.map_err(|error| format!("cannot use the node memory: {error}"))?;
+    }
+    work.memory
+        .forget_costs(state.ranks.len())
+        .map_err(|error| format!("cannot use the node memory: {error}"))?;
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
-    work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
+    if is_of_wave || !work.logs() {
+        let taken_up = work.take_up(state.ranks);
+        taken_up.map_err(|error| format!("cannot use the node memory: {error}"))?;
+    } else {
+        work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
+    }
     if is_of_wave {
         work.begin_from_wave();
     }

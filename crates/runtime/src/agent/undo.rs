@@ -19,12 +19,16 @@ use resurgo_wire::undo::{self, HALF, HEAD, Inode, Record, What};
 
 use super::Work;
 use super::node::NodeMemory;
+use super::ranks::now_ns;
 
 impl Work {
     /// All ranks return to image `number` of theirs, or to the beginning (0), and none has a process.
     pub(super) fn undo(&mut self, number: u64) -> io::Result<()> {
         let ranks: Vec<usize> = (0..self.ranks.len()).filter(|rank| self.is_here(*rank)).collect();
-        self.memory.undo(&ranks, number, self.job.nodes.is_none())
+        self.memory.undo(&ranks, number, self.job.nodes.is_none())?;
+        let rested = self.ranks.iter_mut().filter(|rank| rank.rested_ns != 0);
+        rested.for_each(|rank| rank.rested_ns = now_ns());
+        Ok(())
     }
 
     /// Whether the files are such that `rank` can begin from its image `number` with all other ranks. The beginning of

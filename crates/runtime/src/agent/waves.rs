@@ -11,7 +11,7 @@ use resurgo_protocol::group::Turn;
 use resurgo_protocol::{Command, Fact, kinds};
 use resurgo_wire::control::{ToDispatcher, pieces};
 use resurgo_wire::image::{Datagram, IN_WAVE, Kind};
-use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, control};
+use resurgo_wire::node_memory::{PHASE_CLOSED, PHASE_LIVE, control, header};
 
 use super::in_transit::InTransit;
 use super::ranks::Rank;
@@ -397,6 +397,7 @@ impl Work {
                 self.empty_logs()
             }
             Command::Undo { number } => self.undo(number),
+            Command::FilesWait { turn } => self.memory.set_header(header::FILES_WAIT, turn),
             Command::EmptyLogs => self.empty_logs(),
             Command::LogsOfWave { number, only_files } => self.begin_logs_of_wave(number, only_files),
             Command::CutInside { ranks } => {

@@ -54,6 +54,8 @@ impl Dispatcher {
                     begun: false,
                     files: Vec::new(),
                 },
+                noted: Vec::new(),
+                notes_lost_ns: 0,
             };
             Some((rank, serde_json::to_value(state).ok()?))
         };

@@ -100,6 +100,8 @@ pub(super) struct Suspension {
     obstacle: Option<String>,
     /// Files are as in the wave: ranks can begin from it together only.
     is_undone: bool,
+    /// How often ranks have been told to wait with their files.
+    turns: u64,
     began: Instant,
     origin: Origin,
     /// Where links to suspended jobs are kept.
@@ -160,6 +162,7 @@ impl Suspension {
             unwritten: BTreeSet::new(),
             obstacle: None,
             is_undone: false,
+            turns: 0,
             began: Instant::now(),
             origin,
             registry,
@@ -296,6 +299,7 @@ impl Dispatcher {
             self.suspension.began = Instant::now();
             self.suspension.unwritten.clear();
             self.suspension.obstacle = None;
+            self.files_wait();
             self.want_images(Some(CLIENT));
         }
     }
@@ -316,6 +320,8 @@ impl Dispatcher {
             return;
         };
         if self.images.refusals.is_in_passing(*rank) {
+            // Ranks may have to come further for the next wave.
+            self.files_wait();
             self.checkpoints
                 .want(std::iter::once(*rank), Some(CLIENT), self.start.elapsed());
             return;
@@ -352,6 +358,9 @@ impl Dispatcher {
 
     pub(super) fn suspension_failed(&mut self, why: &str) {
         self.suspension.phase = Phase::None;
+        if self.begins_from_wave() {
+            self.agents.give_all(Command::FilesWait { turn: 0 });
+        }
         self.suspension.not_before = self.start.elapsed() + AGAIN;
         if self.coordinator.has_waves_to_suspend() && !self.suspension.is_undone {
             self.only_logs(why);
@@ -413,14 +422,27 @@ impl Dispatcher {
     /// Ranks that begin from a wave do again what they have done since: files must be as they were. What that takes is in
     /// the memories of nodes, and in no file.
     fn undo_since_suspension(&mut self) {
-        if !self.coordinator.protocol().can_return_together()
-            || self.plan.is_none() && self.coordinator.protocol().logs()
-        {
+        if !self.begins_from_wave() {
             return;
         }
         if let Some(number) = self.coordinator.waves_in_files(0).first().copied() {
             self.agents.give_all(Command::Undo { number });
             self.suspension.is_undone = true;
+        }
+    }
+
+    /// Whether a suspended job begins from a wave, without what is in the memories of nodes.
+    fn begins_from_wave(&self) -> bool {
+        self.coordinator.protocol().can_return_together()
+            && (self.plan.is_some() || !self.coordinator.protocol().logs())
+    }
+
+    /// Ranks that have an image from now on do nothing to files that they would do again, or find done.
+    fn files_wait(&mut self) {
+        if self.begins_from_wave() {
+            self.suspension.turns += 1;
+            let turn = self.suspension.turns;
+            self.agents.give_all(Command::FilesWait { turn });
         }
     }
 

@@ -12,6 +12,13 @@ pub struct RankState {
     pub finished: bool,
     pub ended_well: bool,
     pub images: ImagesState,
+    /// What the rank has noted that it made and removed in the file system, where no file has the node memory: how often
+    /// that was, and two words for each note. Empty: that is lost.
+    #[serde(default)]
+    pub noted: Vec<u64>,
+    /// Until when others are lost ([`resurgo_wire::node_memory::control::NOTES_LOST_NS`]).
+    #[serde(default)]
+    pub notes_lost_ns: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,6 +47,8 @@ impl RankState {
             (self.finished, self.ended_well) = (false, false);
             self.images.asked = wave;
         }
+        // What it did after the wave will be missing.
+        self.noted.clear();
         self.images.files.retain(|file| (oldest..=wave).contains(&file.number));
         self
     }

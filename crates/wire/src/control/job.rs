@@ -193,6 +193,13 @@ fn yes() -> bool {
 }
 
 impl Job {
+    /// When it, or its first run, was started: in nanoseconds since 1970. Its name ends with that, in hexadecimal; 0: it
+    /// has another name.
+    pub fn began_ns(&self) -> u64 {
+        let last = self.name.rsplit('_').next().unwrap_or_default();
+        u64::from_str_radix(last, 16).unwrap_or(0)
+    }
+
     /// The processors of a rank, in the kernel's notation; none if it is not bound. Each node's ranks take them in
     /// turn.
     pub fn cpus_of(&self, rank: usize) -> Option<String> {
