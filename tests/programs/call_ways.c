@@ -3,45 +3,15 @@
 // message. Without failures each way prints the same every time.
 //   call_ways WAY DIRECTORY [STEPS=60] [PAUSE_MICROSECONDS=4000]
 #define _GNU_SOURCE
-#include "check.h"
+#define ROW (48 * 16)
+#define SEEN (48 * 16)
+#include "ways.h"
 #include <pthread.h>
 #include <stddef.h>
 
-#define MANY 48
-#define WORLD MPI_COMM_WORLD
 #define U64 MPI_UINT64_T
-#define DONE MPI_STATUS_IGNORE
 
-static int rank, size, beside, before;
-static long steps, pause_us;
-static uint64_t total, row[MANY * 16], seen[MANY * 16];
 static char **arguments;
-
-static void talk(uint64_t found)
-{
-    total = mixed(total, found);
-    uint64_t in = 0;
-    MPI_Sendrecv(&total, 1, U64, beside, 7, &in, 1, U64, before, 7, WORLD, DONE);
-    total = mixed(total, in);
-}
-
-static void rest(long step)
-{
-    if (pause_us)
-        usleep((useconds_t)pause_us);
-    linger(step, steps);
-}
-
-static uint64_t *new_row(void)
-{
-    fill(row, sizeof row, total);
-    return row;
-}
-
-static uint64_t look(const void *what, size_t bytes)
-{
-    return hash_bytes(FNV_START, what, bytes);
-}
 
 static void rma_fence(void)
 {

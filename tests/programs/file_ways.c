@@ -3,21 +3,17 @@
 // what it has computed. Without failures each way prints the same and writes the same files every time.
 //   file_ways WAY DIRECTORY [STEPS=60] [PAUSE_MICROSECONDS=4000]
 #define _GNU_SOURCE
-#include "check.h"
+#define ROW 48
+#define SEEN (48 * 64)
+#include "ways.h"
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
-#define MANY 48 // numbers in a row
 #define BYTES ((MPI_Offset)(8 * MANY))
-#define WORLD MPI_COMM_WORLD
 #define BOTH (MPI_MODE_CREATE | MPI_MODE_RDWR)
-#define DONE MPI_STATUS_IGNORE
 
-static int rank, size, beside;
-static long steps, pause_us;
-static uint64_t total, row[MANY], seen[MANY * 64];
 static const char *directory;
 
 static const char *name(const char *format, ...)
@@ -31,32 +27,6 @@ static const char *name(const char *format, ...)
     vsnprintf(text + at, 256, format, values);
     va_end(values);
     return text;
-}
-
-static void talk(uint64_t found)
-{
-    total = mixed(total, found);
-    uint64_t in = 0;
-    MPI_Sendrecv(&total, 1, MPI_UINT64_T, beside, 7, &in, 1, MPI_UINT64_T, (rank + size - 1) % size, 7, WORLD, DONE);
-    total = mixed(total, in);
-}
-
-static void rest(long step)
-{
-    if (pause_us)
-        usleep((useconds_t)pause_us);
-    linger(step, steps);
-}
-
-static uint64_t *new_row(void)
-{
-    fill(row, sizeof row, total);
-    return row;
-}
-
-static uint64_t look(const void *what, size_t bytes)
-{
-    return hash_bytes(FNV_START, what, bytes);
 }
 
 static MPI_Info hints(const char *collective)
@@ -701,6 +671,102 @@ static void px_replaces(void)
     }
 }
 
+// Each step has two states: the last one gets another name.
+static void px_rotated(void)
+{
+    for (long step = 0; step < steps; step++, rest(step)) {
+        const char *state = name("state-%d", rank), *old = name("state-%d.old", rank);
+        if (step > 0)
+            must(rename(state, old), "rename");
+        int fd = made(state, O_CREAT | O_EXCL | O_RDWR);
+        must(write(fd, new_row(), sizeof row), "write");
+        close(fd);
+        talk(step);
+    }
+}
+
+// A file that is made, read and removed again and again.
+static void px_once(void)
+{
+    for (long step = 0; step < steps; step++, rest(step)) {
+        const char *path = name("once-%d", rank);
+        int fd = made(path, O_CREAT | O_EXCL | O_RDWR);
+        must(write(fd, new_row(), sizeof row), "write");
+        must(pread(fd, seen, sizeof row, 0), "pread");
+        close(fd);
+        talk(look(seen, BYTES));
+        must(unlink(path), "unlink");
+        talk(step);
+    }
+}
+
+// Each step's state is written beside, and gets its name when all have written theirs. None is read.
+static void px_numbered(void)
+{
+    for (long step = 0; step < steps; step++, rest(step)) {
+        const char *temporary = name("state-%d.tmp", rank);
+        FILE *file = fopen(temporary, "w");
+        must(file ? 0 : -1, temporary);
+        fwrite(new_row(), 8, MANY, file);
+        fclose(file);
+        talk(step);
+        must(rename(temporary, name("state-%d.%ld", rank, step)), "rename");
+        talk(step);
+    }
+}
+
+// A log that gets a number when it is long enough, and begins anew.
+static void px_logs(void)
+{
+    FILE *file = NULL;
+    for (long step = 0; step < steps; step++, rest(step)) {
+        if (step % 10 == 0) {
+            if (step > 0) {
+                fclose(file);
+                must(rename(name("log-%d", rank), name("log-%d.%ld", rank, step)), "rename");
+            }
+            file = fopen(name("log-%d", rank), "w");
+            must(file ? 0 : -1, "log");
+        }
+        fprintf(file, "step %ld total %016llx\n", step, (unsigned long long)total);
+        fflush(file);
+        talk(step);
+    }
+    fclose(file);
+}
+
+// A lock that nobody else takes, around a short deed.
+static void px_lock(void)
+{
+    for (long step = 0; step < steps; step++, rest(step)) {
+        const char *lock = name("lock-%d", rank);
+        int fd = made(lock, O_CREAT | O_EXCL | O_WRONLY);
+        close(fd);
+        errno = 0;
+        CHECK(open(lock, O_CREAT | O_EXCL | O_WRONLY, 0600) < 0 && errno == EEXIST, "it is mine");
+        FILE *file = fopen(name("locked-%d-%ld", rank, step % 7), "w");
+        fwrite(new_row(), 8, MANY, file);
+        fclose(file);
+        must(unlink(lock), "unlink");
+        talk(step);
+    }
+}
+
+// Written by MPI-IO, and renamed by rank 0 when all have written. Nothing is read.
+static void io_numbered(void)
+{
+    for (long step = 0; step < steps; step++, rest(step)) {
+        MPI_File file = opened(name("common.tmp"), BOTH);
+        MPI_File_write_at_all(file, rank * BYTES, new_row(), MANY, MPI_UINT64_T, DONE);
+        MPI_File_close(&file);
+        MPI_Barrier(WORLD);
+        if (rank == 0)
+            must(rename(name("common.tmp"), name("common.%ld", step)), "rename");
+        MPI_Barrier(WORLD);
+        talk(step);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -711,6 +777,7 @@ static const struct {
     WAY(io_sizes), WAY(io_own), WAY(io_portable), WAY(io_passed), WAY(io_one_way), WAY(io_one_way_anew),
     WAY(px_append), WAY(px_nameless), WAY(px_changed), WAY(px_mapped), WAY(px_two), WAY(px_two_again), WAY(px_base),
     WAY(px_common), WAY(px_places), WAY(px_versions), WAY(px_replaces), WAY(io_two), WAY(io_delayed),
+    WAY(px_rotated), WAY(px_once), WAY(px_numbered), WAY(px_logs), WAY(px_lock), WAY(io_numbered),
 };
 
 int main(int argc, char **argv)
@@ -721,7 +788,7 @@ int main(int argc, char **argv)
     CHECK(argc > 2, "usage: file_ways WAY DIRECTORY [STEPS] [PAUSE_MICROSECONDS]");
     directory = argv[2];
     steps = argument(argc, argv, 3, 60), pause_us = argument(argc, argv, 4, 4000);
-    beside = (rank + 1) % size;
+    beside = (rank + 1) % size, before = (rank + size - 1) % size;
     total = (uint64_t)rank + 1;
     int found = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
