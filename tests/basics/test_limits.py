@@ -48,7 +48,7 @@ def test_images_let_the_log_forget_where_nodes_may_be_lost(jobs, program, protoc
 def test_images_let_the_log_forget(jobs, program):
     """A log that fills asks for images by itself, even while ranks are killed."""
     calm = jobs.calm(4, *program("transpose"), *BUSY)
-    options = SMALL_LOG
+    options = [*SMALL_LOG]
     result = jobs.run(4, *program("transpose"), *BUSY, options=options, timeout=60).ok()
     assert result.out == calm.out
     came_about(result.of("log_fills") and result.of("wave_complete"), result)

@@ -413,7 +413,7 @@ def test_other_nodes_get_the_credentials(jobs, stored, program, tmp_path):
         secret = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "no-one-may-know-this"}
         stored.env.update(secret, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
         stored.shown = "s3://bucket/prefix"
-        options = ["-hosts", "localhost:1,127.0.0.1:1", "-launcher", "ssh", "-launcher-exec", ssh, "-genvnone", "-genvlist", "PATH,HOME"]
+        options = ["-hosts", "localhost:1,127.0.0.1:1", "-launcher", "ssh", "-launcher-exec", ssh, "-genvnone", "-genvlist", "PATH,HOME,AWAITED"]
         job = stored.start(2, *program("heat"), *LONG, options=options, protocol="blocking")
         stored.reach_stored()
         for pid in [*agents(job), *job.processes()]:
