@@ -395,6 +395,8 @@ first = job._repr_html_()
 job.wait()
 pathlib.Path("first.svg").write_text(first)
 pathlib.Path("last.svg").write_text(job._repr_html_())
+import json
+pathlib.Path("events.json").write_text(json.dumps(list(job.events())))
 figure = job.timeline()
 figure.save("saved.svg")
 assert figure._repr_html_() == str(figure) == job._repr_html_()
@@ -408,7 +410,10 @@ assert figure._repr_html_() == str(figure) == job._repr_html_()
     assert ["rank 0", "rank 1", "rank 2"] == [word for word in words if word.startswith("rank ")]
     assert (tmp_path / "saved.svg").read_text() == (tmp_path / "last.svg").read_text()
     assert any(re.fullmatch(r"rank 2, life 2: .*, finished; repeated [\d,]+ deliveries until .* s", title) for title in titles), titles
-    assert {f"rank {rank}, image 1" for rank in range(3)} <= {title.split(" at ")[0] for title in titles}, titles
+    # Rank 2 may be killed before its image is taken.
+    taken = [event for event in json.loads((tmp_path / "events.json").read_text()) if event["event"] == "checkpointed"]
+    images = [f"rank {event['rank']}, image {event['image']} at {event['time']:.2f} s" for event in taken]
+    assert images and sorted(images) == sorted(title for title in titles if ", image " in title), titles
 
 
 @pytest.fixture(scope="module")
