@@ -105,6 +105,12 @@ impl Life {
         noted
     }
 
+    /// This life has opened `path`, as it was or anew.
+    fn note_opened(&mut self, table: Table, path: Path) {
+        self.look(table);
+        set(&mut self.paths, u64::from(path.short()), true);
+    }
+
     /// This life has made `path`, or removed it.
     fn note(&mut self, table: Table, path: Path, is_there: bool) {
         let noted = self.look(table);
@@ -168,7 +174,9 @@ fn has_made(path: Path) {
 
 /// Notes that the MPI library has opened `path`, which may be what former lives have made of it.
 fn has_opened(path: Path) {
-    with_life(|life| set(&mut life.paths, u64::from(path.short()), true));
+    if let Some(table) = Table::of_this_rank() {
+        with_life(|life| life.note_opened(table, path));
+    }
 }
 
 /// Notes what this life has removed and made.

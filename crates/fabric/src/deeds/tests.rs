@@ -57,6 +57,11 @@ fn what_this_life_has_made_anew_is_told_from_what_is_left() {
     assert_eq!(again(&mut life, moved), (1, true));
     life.note(table, new, false);
     assert_eq!(again(&mut life, removed), (2, false));
+    // A process that has woken up forgets what was so before its image, and nothing since.
+    life.anew_in = 7;
+    life.note_opened(table, other);
+    let opened = begin(&mut life, table, removes("unlink", other).deed, || true);
+    assert!(opened.outcome.is_none() && opened.is_anew);
 }
 
 #[test]
