@@ -358,9 +358,8 @@ impl Dispatcher {
 
     pub(super) fn suspension_failed(&mut self, why: &str) {
         self.suspension.phase = Phase::None;
-        if self.begins_from_wave() {
-            self.agents.give_all(Command::FilesWait { turn: 0 });
-        }
+        // Whatever the protocol is now: waves may have been given up meanwhile.
+        self.agents.give_all(Command::FilesWait { turn: 0 });
         self.suspension.not_before = self.start.elapsed() + AGAIN;
         if self.coordinator.has_waves_to_suspend() && !self.suspension.is_undone {
             self.only_logs(why);
