@@ -14,6 +14,7 @@ import time
 import pytest
 
 import harness
+from own_program import APP, APP_PYTHON
 
 NEEDED = "sh env cat cmp cp chmod dirname grep id ls make mkdir mktemp mv rm rmdir sed sort stat python3 cc as ld".split()
 # Directories of an installation that other programs use, too.
@@ -126,24 +127,6 @@ def killed(text):
     assert "What it cost: plain MPICH took " in text and "rank 2 was away for " in text
 
 
-HELLO_C = """
-#include <mpi.h>
-#include <stdio.h>
-int main(int argc, char **argv)
-{
-    int rank;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    printf("an app's rank %d\\n", rank);
-    return MPI_Finalize();
-}
-"""
-HELLO_PYTHON = """
-from mpi4py import MPI
-print("an app's rank", MPI.COMM_WORLD.rank)
-"""
-
-
 def leads_on(jobs, prefix, text, directory, source, **env):
     """What the demonstration has the user type at its end does what it says."""
     directory.mkdir()
@@ -163,7 +146,7 @@ def test_the_demo_in_c(jobs, installed, tmp_path):
     result = demo(jobs, installed, "--steps", "4000").ok()
     assert "512 x 512, 4000 steps" in result.text and f"in C, built with {harness.MPICH}/bin/mpicc" in result.text
     killed(result.text)
-    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.c", HELLO_C))
+    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.c", APP))
 
 
 def without_compiler(top, *programs):
@@ -184,7 +167,7 @@ def test_the_demo_in_python(jobs, installed, tmp_path):
     result = demo(jobs, installed, "--steps", "1000", **env).ok()
     assert f"in Python, run by {env['VIRTUAL_ENV']}/bin/python3" in result.text
     killed(result.text)
-    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.py", HELLO_PYTHON), **env)
+    leads_on(jobs, installed, result.text, tmp_path / "own", ("app.py", APP_PYTHON), **env)
 
 
 def test_a_demo_without_mpi(jobs, installed, tmp_path):

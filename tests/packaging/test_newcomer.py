@@ -13,22 +13,11 @@ from pathlib import Path
 import pytest
 
 import harness
+from own_program import APP
 
 GUIDE = harness.ROOT / "docs/guide/getting-started.md"
 STRANGER = 65534
 PYTHON = "/usr/bin/python3"
-APP = """
-#include <mpi.h>
-#include <stdio.h>
-int main(int argc, char **argv)
-{
-    int rank;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    printf("an app's rank %d\\n", rank);
-    return MPI_Finalize();
-}
-"""
 
 
 def commands(text, title):
