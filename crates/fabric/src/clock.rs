@@ -17,6 +17,18 @@ pub fn own_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// The least time that a file gets which is changed now, in nanoseconds since 1970.
+pub fn files_ns() -> u64 {
+    read(libc::CLOCK_REALTIME_COARSE)
+}
+
+pub const SECOND: i128 = 1_000_000_000;
+
+/// A time of a file, in nanoseconds since 1970.
+pub fn file_time(time: libc::statx_timestamp) -> i128 {
+    i128::from(time.tv_sec) * SECOND + i128::from(time.tv_nsec)
+}
+
 fn read(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the struct.

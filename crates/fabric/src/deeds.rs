@@ -24,6 +24,7 @@ use resurgo_image::thread_pointer;
 use resurgo_wire::node_memory::{EXIT_REPORT, control, deeds, header};
 use resurgo_wire::undo;
 
+use crate::clock::files_ns;
 use crate::engine::images;
 use crate::node::Node;
 
@@ -31,7 +32,7 @@ mod notes;
 mod path;
 
 use notes::{Deed, Outcome, Table};
-use path::{EMPTY, Path, hash, now};
+use path::{EMPTY, Path, hash};
 
 static TABLE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// Number of the present life, in the node memory.
@@ -40,8 +41,6 @@ static LIFE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static RESTED: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether other ranks have gone on since.
 static GONE_ON: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// This process is a child of the rank's: nothing that it does is noted.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// Until when former lives were elsewhere and their notes are lost, and when the job began; there, too.
 static NOTES_LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static JOB_BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
@@ -52,6 +51,8 @@ static LOST_SINCE: AtomicU64 = AtomicU64::new(0);
 /// See [`header::FILES_WAIT`], and its value at the last image of this process.
 static FILES_WAIT: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static WAITED_AT_IMAGE: AtomicU64 = AtomicU64::new(0);
+/// This process is a child of the rank's: nothing that it does is noted.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// Thread pointer of the thread that looks at [`MADE`], 0: none.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 static MADE: Made = Made(UnsafeCell::new(Life {
@@ -163,12 +164,12 @@ fn with_life<R>(look: impl FnOnce(&mut Life) -> R) -> Option<R> {
     Some(result)
 }
 
-/// Notes that this life has made `path`.
-fn has_made(path: Path) {
+/// Notes that this life has made `path`, or removed it.
+fn note(path: Path, is_there: bool) {
     if life() > 1
         && let Some(table) = Table::of_this_rank()
     {
-        with_life(|life| life.note(table, path, true));
+        with_life(|life| life.note(table, path, is_there));
     }
 }
 
@@ -181,13 +182,12 @@ fn has_opened(path: Path) {
 
 /// Notes what this life has removed and made.
 fn has_changed(step: Step) {
-    if life() > 1
-        && step.deed.removes
-        && let Some(table) = Table::of_this_rank()
-    {
-        with_life(|life| life.note(table, step.path, false));
+    if step.deed.removes {
+        note(step.path, false);
     }
-    step.made.into_iter().for_each(has_made);
+    if let Some(made) = step.made {
+        note(made, true);
+    }
 }
 
 /// Finds `deed` among the notes, or notes it.
@@ -263,7 +263,7 @@ fn life() -> u64 {
 /// An image of this process is being taken.
 pub fn note_image() {
     WAITED_AT_IMAGE.store(shared(&FILES_WAIT).unwrap_or(0), Ordering::Relaxed);
-    IMAGED_NS.store(now() as u64, Ordering::Relaxed);
+    IMAGED_NS.store(files_ns(), Ordering::Relaxed);
 }
 
 /// This process has woken up from an image.
@@ -294,7 +294,7 @@ fn wait_for_files() {
 
 /// From here on files are changed at a later time than by former lives. Their clock may be a few milliseconds behind.
 fn wait_for_clock() {
-    let is_behind = || shared(&RESTED).is_some_and(|rested| now() <= i128::from(rested));
+    let is_behind = || shared(&RESTED).is_some_and(|rested| files_ns() <= rested);
     // Unless somebody has set it back.
     (0..100)
         .take_while(|_| is_behind())
@@ -329,7 +329,7 @@ fn perform<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, aga
     let is_of_lost_life = outcome.is_none() && path.is_of_lost_life(is_anew && deed.removes);
     let is_later = match outcome {
         Some(Outcome::Done) => !is_anew && path.is_of_former_life(),
-        outcome => outcome.is_none() && is_of_lost_life,
+        _ => is_of_lost_life,
     };
     if deed.removes && is_later {
         nobody_knows(path, is_of_lost_life && shared(&GONE_ON) == Some(1));
@@ -403,38 +403,28 @@ fn makes_from(name: &str, from: Path, path: Path) -> Step {
 }
 
 fn makes_of(hash: u64, path: Path) -> Step {
-    let deed = Deed::new(hash, path, false);
-    let made = Some(path);
-    let claims = false;
     Step {
-        deed,
+        deed: Deed::new(hash, path, false),
         path,
-        made,
-        claims,
+        made: Some(path),
+        claims: false,
     }
 }
 
 fn removes(name: &str, path: Path) -> Step {
-    let deed = Deed::new(path.hash(hash(name.as_bytes(), EMPTY)), path, true);
-    let made = None;
-    let claims = false;
-    Step {
-        deed,
-        path,
-        made,
-        claims,
-    }
+    removes_of(path.hash(hash(name.as_bytes(), EMPTY)), path, None)
 }
 
 fn renames(from: Path, to: Path) -> Step {
-    let deed = Deed::new(to.hash(from.hash(hash(b"rename", EMPTY))), from, true);
-    let (path, made) = (from, Some(to));
-    let claims = false;
+    removes_of(to.hash(from.hash(hash(b"rename", EMPTY))), from, Some(to))
+}
+
+fn removes_of(hash: u64, path: Path, made: Option<Path>) -> Step {
     Step {
-        deed,
+        deed: Deed::new(hash, path, true),
         path,
         made,
-        claims,
+        claims: false,
     }
 }
 
@@ -458,10 +448,10 @@ fn not_opened(path: Path) {
 /// there is no such flag, the file may stay what former lives have made of it.
 fn open_file(path: Path, flags: c_int, cut: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
     if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
-        let (made, claims) = (Some(path).filter(|_| cut != 0), cut != 0);
+        let claims = cut != 0;
         return perform(
             Step {
-                made,
+                made: claims.then_some(path),
                 claims,
                 ..makes("open", path)
             },
@@ -489,7 +479,7 @@ fn open_file(path: Path, flags: c_int, cut: c_int, open: impl Fn(c_int) -> c_int
     match fd {
         0.. if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 => (),
         0.. if cut == 0 => has_opened(path),
-        0.. => has_made(path),
+        0.. => note(path, true),
         _ => not_opened(path),
     }
     fd
@@ -636,17 +626,16 @@ unsafe extern "C" fn fopen(path: Place, mode: Place) -> *mut c_void {
         let stream = open(mode);
         match stream.is_null() {
             true => not_opened(file),
-            false if modes.first() == Some(&b'w') => has_made(file),
+            false if modes.first() == Some(&b'w') => note(file, true),
             false => (),
         }
         return stream;
     }
     let kept = modes.iter().filter(|byte| **byte != b'x');
     without.iter_mut().zip(kept).for_each(|(to, byte)| *to = *byte);
-    let claims = true;
     perform(
         Step {
-            claims,
+            claims: true,
             ..makes("fopen", file)
         },
         std::ptr::null_mut(),
@@ -692,18 +681,17 @@ pub fn watch(node: &Node) {
     find_next();
     // SAFETY: called in children after a fork, where it stores a byte.
     unsafe { libc::pthread_atfork(None, None, Some(is_child)) };
-    let life = node.control(node.rank, control::INCARNATION);
-    let rested = node.control(node.rank, control::RESTED_NS);
-    LIFE.store(std::ptr::from_ref(life).cast_mut(), Ordering::Release);
-    let job_began = node.header(header::JOB_BEGAN_NS);
-    JOB_BEGAN.store(std::ptr::from_ref(job_began).cast_mut(), Ordering::Release);
-    let notes_lost = node.control(node.rank, control::NOTES_LOST_NS);
-    NOTES_LOST.store(std::ptr::from_ref(notes_lost).cast_mut(), Ordering::Release);
-    let files_wait = node.header(header::FILES_WAIT);
-    FILES_WAIT.store(std::ptr::from_ref(files_wait).cast_mut(), Ordering::Release);
-    let gone_on = node.control(node.rank, control::GONE_ON);
-    RESTED.store(std::ptr::from_ref(rested).cast_mut(), Ordering::Release);
-    GONE_ON.store(std::ptr::from_ref(gone_on).cast_mut(), Ordering::Release);
+    let own = |field| node.control(node.rank, field);
+    for (place, word) in [
+        (&LIFE, own(control::INCARNATION)),
+        (&RESTED, own(control::RESTED_NS)),
+        (&GONE_ON, own(control::GONE_ON)),
+        (&NOTES_LOST, own(control::NOTES_LOST_NS)),
+        (&JOB_BEGAN, node.header(header::JOB_BEGAN_NS)),
+        (&FILES_WAIT, node.header(header::FILES_WAIT)),
+    ] {
+        place.store(std::ptr::from_ref(word).cast_mut(), Ordering::Release);
+    }
     wait_for_clock();
     TABLE.store(node.deeds(), Ordering::Release);
 }

@@ -32,6 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use resurgo_image::Guard;
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
+use crate::clock::file_time;
 use crate::deeds;
 use crate::engine::images;
 use crate::lost_reads;
@@ -106,7 +107,7 @@ unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Opti
         (about, BEGAN.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire))
     };
     let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    let made = birth(&about);
+    let made = file_time(about.stx_btime);
     let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
     (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
 }
@@ -168,14 +169,10 @@ fn born(fd: c_int) -> i128 {
     unsafe {
         let mut about: libc::statx = zeroed();
         match libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut about) {
-            0 => birth(&about),
+            0 => file_time(about.stx_btime),
             _ => 0,
         }
     }
-}
-
-fn birth(about: &libc::statx) -> i128 {
-    i128::from(about.stx_btime.tv_sec) * 1_000_000_000 + i128::from(about.stx_btime.tv_nsec)
 }
 
 /// The file and its length, if the MPI library opened it. Its own shared memory, which comes from `shm_open`, is no such

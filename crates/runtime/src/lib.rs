@@ -64,6 +64,13 @@ fn unix_time() -> f64 {
     now.map_or(0.0, |time| time.as_secs_f64())
 }
 
+/// Nanoseconds since 1970, by the same clock.
+fn unix_ns() -> u64 {
+    use std::time::{SystemTime, UNIX_EPOCH};
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_nanos() as u64)
+}
+
 /// Since the machine was started, with the time that it was suspended.
 fn since_boot() -> std::time::Duration {
     use nix::time::{ClockId, clock_gettime};

@@ -1,6 +1,7 @@
 //! Paths that calls name, and what is there.
 
 use super::*;
+use crate::clock::{SECOND, file_time};
 
 /// FNV-1a.
 pub(super) fn hash(bytes: &[u8], mut state: u64) -> u64 {
@@ -73,7 +74,7 @@ impl Path {
             let mut about: libc::statx = zeroed();
             let (flags, known) = (libc::AT_SYMLINK_NOFOLLOW, libc::STATX_MTIME | libc::STATX_BTIME);
             let is_known = libc::statx(self.at, self.text, flags, known, &mut about) == 0;
-            is_known.then(|| (nanoseconds(about.stx_btime), nanoseconds(about.stx_mtime)))
+            is_known.then(|| (file_time(about.stx_btime), file_time(about.stx_mtime)))
         }
     }
 
@@ -113,21 +114,5 @@ impl Path {
             // SAFETY: a path of the caller's; no times: now.
             unsafe { libc::utimensat(self.at, self.text, std::ptr::null(), libc::AT_SYMLINK_NOFOLLOW) };
         }
-    }
-}
-
-pub(super) const SECOND: i128 = 1_000_000_000;
-
-pub(super) fn nanoseconds(time: libc::statx_timestamp) -> i128 {
-    i128::from(time.tv_sec) * SECOND + i128::from(time.tv_nsec)
-}
-
-/// The least time that a file gets which is changed now.
-pub(super) fn now() -> i128 {
-    // SAFETY: an all-zero time is valid, and the kernel fills it.
-    unsafe {
-        let mut now: libc::timespec = zeroed();
-        libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut now);
-        i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec)
     }
 }

@@ -3,7 +3,7 @@
 mod output;
 
 use std::io::{self, PipeWriter};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ use super::program_file::Mapped;
 use super::wrapped::Wrapped;
 use super::{Agent, PATIENCE, Source, Work, spawn};
 use crate::suspended::ranks::RankState;
-use crate::{children, leftovers, monotonic_ns};
+use crate::{children, leftovers, monotonic_ns, unix_ns};
 
 /// How long the agent waits for a rank that is live again to repeat its output.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
@@ -98,12 +98,6 @@ impl Work {
     }
 }
 
-/// CLOCK_REALTIME.
-pub(super) fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_nanos() as u64)
-}
-
 impl Rank {
     pub fn new(program: usize) -> Rank {
         Rank {
@@ -164,7 +158,8 @@ impl Rank {
             // Former lives, if there are any, were on another node.
             self.number = asked.life.saturating_sub(1);
             if self.number > 0 {
-                (self.rested_ns, self.notes_lost_ns) = (now_ns(), now_ns());
+                self.rested_ns = unix_ns();
+                self.notes_lost_ns = self.rested_ns;
             }
         }
         self.number += 1;
@@ -197,7 +192,7 @@ impl Rank {
     pub fn from_state(state: RankState) -> Rank {
         Rank {
             number: state.number,
-            rested_ns: now_ns(),
+            rested_ns: unix_ns(),
             notes_lost_ns: state.notes_lost_ns,
             finished: state.finished,
             ended_well: state.ended_well,
@@ -466,7 +461,7 @@ impl Agent {
         } else {
             life.fence(PATIENCE);
         }
-        this.rested_ns = now_ns();
+        this.rested_ns = unix_ns();
         work.end_input(rank);
         work.net.iter().for_each(|net| net.ended(rank));
         let (end, report) = match end {

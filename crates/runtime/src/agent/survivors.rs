@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use resurgo_protocol::Rank;
 use resurgo_protocol::survivors::News;
@@ -51,9 +50,7 @@ impl Agent {
                 round,
             } => {
                 let (rank, memory) = (*rank as usize, &work.memory);
-                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-                let now = now.map_or(0, |since| since.as_nanos() as u64);
-                memory.set_control(rank, control::FAILED_AT, now)?;
+                memory.set_control(rank, control::FAILED_AT, crate::unix_ns())?;
                 memory.set_control(rank, control::FAILED_BY, *code as u64)?;
                 memory.set_control(rank, control::FAILED, *number)?;
                 work.count_news()?;

@@ -80,6 +80,19 @@ impl Work {
         Ok(())
     }
 
+    /// Takes up all ranks. `has_memory`: their node memory has come from the file.
+    fn take_up_all(&mut self, ranks: Vec<RankState>, has_memory: bool) -> io::Result<()> {
+        if has_memory {
+            self.memory.know_layout()?;
+        }
+        self.memory.forget_costs(ranks.len())?;
+        match has_memory {
+            true => self.ranks = ranks.into_iter().map(Rank::from_state).collect(),
+            false => self.take_up(ranks)?,
+        }
+        Ok(())
+    }
+
     /// A job that goes on begins from images of a wave, with logs beside them.
     pub(super) fn begin_from_wave(&mut self) {
         self.ranks.iter_mut().for_each(|rank| rank.images.lacks_log = true);
@@ -263,21 +276,11 @@ fn load(job: Job, directory: &Path, mut reader: Reader, input: Option<&OsStr>) -
         let is_whole = spool.set_len(length);
         is_whole.map_err(|error| format!("cannot keep standard input: {error}"))?;
     }
-    if !is_of_wave && work.logs() {
-        let known = work.memory.know_layout();
-        known.map_err(|error| format!("cannot use the node memory: {error}"))?;
-    }
-    work.memory
-        .forget_costs(state.ranks.len())
-        .map_err(|error| format!("cannot use the node memory: {error}"))?;
     let (directory, key, locks) = reader.finish().map_err(|error| error.to_string())?;
     let store = Store::of(directory, key, locks.into(), work.job.image_files.keep);
-    if is_of_wave || !work.logs() {
-        let taken_up = work.take_up(state.ranks);
-        taken_up.map_err(|error| format!("cannot use the node memory: {error}"))?;
-    } else {
-        work.ranks = state.ranks.into_iter().map(Rank::from_state).collect();
-    }
+    let has_memory = !is_of_wave && work.logs();
+    let taken_up = work.take_up_all(state.ranks, has_memory);
+    taken_up.map_err(|error| format!("cannot use the node memory: {error}"))?;
     if is_of_wave {
         work.begin_from_wave();
     }

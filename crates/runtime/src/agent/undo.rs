@@ -19,7 +19,7 @@ use resurgo_wire::undo::{self, HALF, HEAD, Inode, Record, What};
 
 use super::Work;
 use super::node::NodeMemory;
-use super::ranks::now_ns;
+use crate::unix_ns;
 
 impl Work {
     /// All ranks return to image `number` of theirs, or to the beginning (0), and none has a process.
@@ -27,7 +27,7 @@ impl Work {
         let ranks: Vec<usize> = (0..self.ranks.len()).filter(|rank| self.is_here(*rank)).collect();
         self.memory.undo(&ranks, number, self.job.nodes.is_none())?;
         let rested = self.ranks.iter_mut().filter(|rank| rank.rested_ns != 0);
-        rested.for_each(|rank| rank.rested_ns = now_ns());
+        rested.for_each(|rank| rank.rested_ns = unix_ns());
         Ok(())
     }
 
@@ -50,19 +50,18 @@ impl NodeMemory {
             return Ok(());
         }
         let mut logs = Vec::new();
-        let mut are_whole = true;
+        let mut whole = Vec::new();
         for rank in ranks {
             let at = self.layout.arena(*rank) + self.layout.undo();
-            are_whole &= self.read_u64(at + undo::SINCE)? <= number;
+            whole.push(self.read_u64(at + undo::SINCE)? <= number);
             logs.push(self.log_at(at)?);
         }
-        are_whole &= write_back(&logs, number, are_all);
-        for (rank, log) in ranks.iter().zip(&logs) {
+        let are_whole = write_back(&logs, number, are_all) && whole.iter().all(|is_whole| *is_whole);
+        for ((rank, log), is_whole) in ranks.iter().zip(&logs).zip(whole) {
             let at = self.layout.arena(*rank) + self.layout.undo();
             // A rank may not be able to begin from this image: then all return to an earlier one.
             let former = undo::records(log).filter(|(_, record)| record.image < number);
             let former: Vec<u8> = former.flat_map(|(whole, _)| whole).copied().collect();
-            let is_whole = self.read_u64(at + undo::SINCE)? <= number;
             let used = if is_whole { former.len() } else { 0 };
             self.write(&former[..used], at + HEAD)?;
             self.write_u64(at + undo::STATE, undo::state(0, used))?;

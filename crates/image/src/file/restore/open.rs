@@ -270,7 +270,7 @@ fn reopen(image: &Image, descriptor: &Descriptor) -> Result<File, Obstacle> {
     use std::os::unix::fs::MetadataExt;
     // A file in /proc exists only while it is open: its inode says nothing.
     let lasts = !path.starts_with(b"/proc/");
-    let birth = crate::sys::birth(file.as_raw_fd());
+    let birth = sys::birth(file.as_raw_fd());
     let is_known = birth != 0 && descriptor.birth != 0;
     // The device is not compared: many have other numbers after a reboot.
     if lasts && (metadata.ino() != descriptor.inode || is_known && birth != descriptor.birth) {
