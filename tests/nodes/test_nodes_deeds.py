@@ -10,10 +10,11 @@ import pytest
 from chains import interrupt, reach_recorded
 from harness import PYTHON, slow
 from on_nodes import agents
-from settings import EVERY, TOGETHER, TOLERATE_NODE
+from settings import EVERY, TOLERATE_NODE
 
 # Rank 1 dies when it has made its first six pieces. A piece is a directory, a file that must be new, or a rank's own file that gets
-# another name; of claims whoever makes the file does the piece.
+# another name or is removed; of claims whoever makes the file does the piece. The image is behind piece 2; of files that are moving or
+# removed, in the middle of it.
 PIECES = """
 import os, sys, time
 from mpi4py import MPI
@@ -26,11 +27,18 @@ for piece in range(10):
     if kind == "folders":
         os.mkdir(f"{world.rank}-{piece}")
         seen += piece
-    elif kind == "moved":
+    elif kind in ("moved", "moving", "removed"):
         with open(f"{world.rank}", "w") as file:
             file.write(str(piece))
         world.barrier()
-        os.rename(f"{world.rank}", f"{world.rank}-{piece}")
+        if kind != "moved" and piece == 2:
+            if world.rank == 0:
+                wait("early", "taken")
+            world.barrier()
+        if kind == "removed":
+            os.unlink(f"{world.rank}")
+        else:
+            os.rename(f"{world.rank}", f"{world.rank}-{piece}")
         seen += piece
     elif world.rank == piece % 2 or piece > 6:
         try:
@@ -40,8 +48,9 @@ for piece in range(10):
             pass
     if piece == 2:
         world.barrier()
-        if world.rank == 0:
+        if world.rank == 0 and kind not in ("moving", "removed"):
             wait("early", "taken")
+        world.barrier()
     if piece == 6 and world.rank == 1:
         wait("late", "lost")
     if piece == 6:
@@ -57,20 +66,21 @@ LOSSES = [
 ]
 
 
-def begin(start, kind, protocol, options, image):
-    job = start(2, PYTHON, "-c", PIECES, kind, protocol=protocol, options=[*options, *(EVERY if image else [])])
+def begin(jobs, kind, protocol, options, image):
+    """Only one image, so that all ranks do what comes behind it again."""
+    job = jobs.start(2, PYTHON, "-c", PIECES, kind, protocol=protocol, options=options)
     job.reach((job.directory / "early").exists)
     if image:
-        job.reach_another("wave_complete" if protocol in ("auto", *TOGETHER) else "checkpointed")
+        jobs.resurgo("checkpoint", job.process.pid).ok()
     (job.directory / "taken").touch()
     job.reach((job.directory / "late").exists)
     return job
 
 
-@pytest.mark.parametrize("kind", ["folders", "moved", "claims"])
+@pytest.mark.parametrize("kind", ["folders", "moved", "moving", "removed", "claims"])
 @pytest.mark.parametrize("protocol, options, image", LOSSES)
 def test_a_lost_node_takes_along_who_has_made_what(jobs, protocol, options, image, kind):
-    job = begin(jobs.start, kind, protocol, ["--nodes", "2", "--lease", "1s", *options], image)
+    job = begin(jobs, kind, protocol, ["--nodes", "2", "--lease", "1s", *options], image)
     os.kill(agents(job)[1], signal.SIGKILL)
     job.reach_event("node_lost")
     (job.directory / "lost").touch()
@@ -79,7 +89,7 @@ def test_a_lost_node_takes_along_who_has_made_what(jobs, protocol, options, imag
         assert kind != "folders" and result.code == 119 and UNKNOWN in result.errors, result.describe()
         return
     assert kind != "claims" and result.out.split() == [b"90"], result.describe()
-    if kind == "moved":
+    if kind in ("moved", "moving"):
         left = {path.name: path.read_text() for path in job.directory.glob("[01]-*")}
         assert left == {f"{rank}-{piece}": str(piece) for rank in range(2) for piece in range(10)}, result.describe()
 
@@ -87,7 +97,7 @@ def test_a_lost_node_takes_along_who_has_made_what(jobs, protocol, options, imag
 @pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])
 def test_a_suspended_job_knows_who_has_made_what(chain, protocol):
     """Also if ranks have not yet done again what they did before."""
-    job = begin(chain.start, "claims", protocol, [], True)
+    job = begin(chain, "claims", protocol, [], True)
     job.strike([1])
     assert chain.suspend()
     (job.directory / "lost").touch()

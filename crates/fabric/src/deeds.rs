@@ -61,6 +61,7 @@ static MADE: Made = Made(UnsafeCell::new(Life {
     anew_in: 0,
     anew: [0; deeds::MOST / 64],
     paths: [0; deeds::MOST / 64],
+    own: [0; deeds::MOST / 64],
 }));
 
 struct Made(UnsafeCell<Life>);
@@ -78,6 +79,8 @@ struct Life {
     anew: Bits,
     /// Which paths this life has made, by a part of their hashes: where notes are lost.
     paths: Bits,
+    /// Which paths the rank has made and not removed, up to this place in the program, by a part of their hashes.
+    own: Bits,
 }
 
 /// A bit for each place of a note.
@@ -139,6 +142,15 @@ struct Step {
     claims: bool,
 }
 
+impl Step {
+    /// Whether lives whose notes are lost may have removed or renamed what this call does not find. `is_own`: the rank
+    /// has made it.
+    fn is_gone_by_lost_life(self, is_own: bool) -> bool {
+        let is_lost = shared(&NOTES_LOST).is_some_and(|lost| lost != 0);
+        is_lost && (is_own || self.made.is_some_and(|made| made.is_put_by_lost_life()))
+    }
+}
+
 /// What the notes say of a call before it is made.
 struct Known {
     number: u64,
@@ -146,6 +158,8 @@ struct Known {
     outcome: Option<Outcome>,
     /// This life has made anew what it removes or makes.
     is_anew: bool,
+    /// The rank has made it, up to this place in the program.
+    is_own: bool,
 }
 
 /// Looks at what this life has made. None: the thread was interrupted in the middle of that.
@@ -166,11 +180,13 @@ fn with_life<R>(look: impl FnOnce(&mut Life) -> R) -> Option<R> {
 
 /// Notes that this life has made `path`, or removed it.
 fn note(path: Path, is_there: bool) {
-    if life() > 1
-        && let Some(table) = Table::of_this_rank()
-    {
-        with_life(|life| life.note(table, path, is_there));
-    }
+    let Some(table) = Table::of_this_rank() else { return };
+    with_life(|present| {
+        set(&mut present.own, u64::from(path.short()), is_there);
+        if life() > 1 {
+            present.note(table, path, is_there);
+        }
+    });
 }
 
 /// Notes that the MPI library has opened `path`, which may be what former lives have made of it.
@@ -190,8 +206,21 @@ fn has_changed(step: Step) {
     }
 }
 
+/// Notes what the rank has removed and made up to here, in whichever life.
+fn owns_now(step: Step) {
+    with_life(|life| {
+        if step.deed.removes {
+            set(&mut life.own, u64::from(step.path.short()), false);
+        }
+        if let Some(made) = step.made {
+            set(&mut life.own, u64::from(made.short()), true);
+        }
+    });
+}
+
 /// Finds `deed` among the notes, or notes it.
 fn begin(life: &mut Life, table: Table, deed: Deed, is_there: impl Fn() -> bool) -> Known {
+    let is_own = has(&life.own, u64::from(deed.path));
     loop {
         let noted = life.look(table);
         let repeated = (table.oldest(noted)..noted)
@@ -205,6 +234,7 @@ fn begin(life: &mut Life, table: Table, deed: Deed, is_there: impl Fn() -> bool)
                 number,
                 outcome: Some(outcome),
                 is_anew,
+                is_own,
             };
         }
         let was_there = is_there();
@@ -220,6 +250,7 @@ fn begin(life: &mut Life, table: Table, deed: Deed, is_there: impl Fn() -> bool)
                 number: noted,
                 outcome: None,
                 is_anew: has(&life.paths, u64::from(deed.path)),
+                is_own,
             };
         }
     }
@@ -301,9 +332,17 @@ fn wait_for_clock() {
         .for_each(|_| std::thread::sleep(Duration::from_micros(200)));
 }
 
-/// Makes a call that makes or removes `path`. `failed`: what it returns when it fails. `again`: what to do instead
-/// where a former life has done it.
+/// Makes a call that makes or removes a path. `failed`: what it returns when it fails. `again`: what to do instead where
+/// a former life has done it.
 fn perform<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again: impl Fn() -> R) -> R {
+    let result = make(step, failed, call, again);
+    if result != failed {
+        owns_now(step);
+    }
+    result
+}
+
+fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again: impl Fn() -> R) -> R {
     let Some(table) = Table::of_this_rank() else {
         return call();
     };
@@ -348,10 +387,14 @@ fn perform<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, aga
     let outcome = since(outcome);
     let has_been_done = match outcome {
         Some(outcome) => has_been_done(deed, outcome, error, || table.owns(path)),
+        None if deed.removes => error == ENOENT && step.is_gone_by_lost_life(known.is_own),
         None => is_of_lost_life && error == EEXIST,
     };
     if is_failure && has_been_done {
-        nobody_knows(path, is_of_lost_life && step.claims);
+        nobody_knows(
+            path,
+            outcome.is_none() && if deed.removes { !known.is_own } else { step.claims },
+        );
         table.put(number, deed, Outcome::Done);
         set_errno(before);
         let result = again();

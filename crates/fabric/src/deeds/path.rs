@@ -67,21 +67,24 @@ impl Path {
             .is_some_and(|about| about.st_mode & libc::S_IFMT == libc::S_IFREG)
     }
 
-    /// When what is there was made, and changed last: in nanoseconds since 1970.
-    fn times(&self) -> Option<(i128, i128)> {
+    /// When what is there was made, and changed last, and when something about it (as its name) was: in nanoseconds since
+    /// 1970.
+    fn times(&self) -> Option<(i128, i128, i128)> {
         // SAFETY: an all-zero statx is valid, and the kernel fills it.
         unsafe {
             let mut about: libc::statx = zeroed();
-            let (flags, known) = (libc::AT_SYMLINK_NOFOLLOW, libc::STATX_MTIME | libc::STATX_BTIME);
+            let known = libc::STATX_MTIME | libc::STATX_CTIME | libc::STATX_BTIME;
+            let flags = libc::AT_SYMLINK_NOFOLLOW;
             let is_known = libc::statx(self.at, self.text, flags, known, &mut about) == 0;
-            is_known.then(|| (file_time(about.stx_btime), file_time(about.stx_mtime)))
+            let times = [about.stx_btime, about.stx_mtime, about.stx_ctime].map(file_time);
+            is_known.then(|| times.into())
         }
     }
 
     /// Whether what is there, if anything is, is what former lives have left.
     pub(super) fn is_of_former_life(&self) -> bool {
         let rested = shared(&RESTED).map_or(0, i128::from);
-        let Some((made, changed)) = self.times() else {
+        let Some((made, changed, _)) = self.times() else {
             return false;
         };
         if shared(&GONE_ON) == Some(1) {
@@ -99,13 +102,19 @@ impl Path {
         let Some(lost) = shared(&NOTES_LOST).filter(|lost| *lost != 0) else {
             return false;
         };
-        let began = shared(&JOB_BEGAN).unwrap_or(0).max(LOST_SINCE.load(Ordering::Relaxed));
-        let Some((made, changed)) = self.times() else {
+        let Some((made, changed, _)) = self.times() else {
             return false;
         };
         // Others may make it again where all return, and else be writing to it.
         let is_left = changed <= i128::from(lost) || shared(&GONE_ON) == Some(1) && !has_opened;
-        made > i128::from(began) && made <= i128::from(lost) && is_left
+        made > since_lost() && made <= i128::from(lost) && is_left
+    }
+
+    /// Whether what is there got its name, or was changed otherwise, by lives whose notes are lost.
+    pub(super) fn is_put_by_lost_life(&self) -> bool {
+        let lost = shared(&NOTES_LOST).map_or(0, i128::from);
+        self.times()
+            .is_some_and(|(_, _, put)| put > since_lost() && put <= lost)
     }
 
     /// A repeated call would have made the directory, or the like, that is there. (A file that it opens is cut.)
@@ -115,4 +124,10 @@ impl Path {
             unsafe { libc::utimensat(self.at, self.text, std::ptr::null(), libc::AT_SYMLINK_NOFOLLOW) };
         }
     }
+}
+
+/// From when on notes are lost: in nanoseconds since 1970.
+fn since_lost() -> i128 {
+    let began = shared(&JOB_BEGAN).unwrap_or(0);
+    began.max(LOST_SINCE.load(Ordering::Relaxed)).into()
 }

@@ -45,6 +45,7 @@ fn what_this_life_has_made_anew_is_told_from_what_is_left() {
         anew_in: 0,
         anew: [0; deeds::MOST / 64],
         paths: [0; deeds::MOST / 64],
+        own: [0; deeds::MOST / 64],
     };
     let again = |life: &mut Life, deed| {
         let known = begin(life, table, deed, || true);
@@ -147,8 +148,18 @@ fn what_former_lives_left_is_told_from_what_is_made_anew() {
     assert!(path.is_of_lost_life(true));
     lost.store(rested.load(Ordering::Relaxed), Ordering::Release);
     assert!(path.is_of_lost_life(false) && !path.is_of_lost_life(true));
+    // What lost lives have renamed since.
+    let (gone, put) = (
+        Path::here(c"/nowhere/gone".as_ptr()),
+        renames(Path::here(c"/nowhere".as_ptr()), path),
+    );
+    lost.store(clock(), Ordering::Release);
+    assert!(put.is_gone_by_lost_life(false) && !renames(gone, gone).is_gone_by_lost_life(false));
+    assert!(removes("unlink", gone).is_gone_by_lost_life(true) && !removes("unlink", gone).is_gone_by_lost_life(false));
     LOST_SINCE.store(clock(), Ordering::Release);
-    assert!(!path.is_of_lost_life(false));
+    assert!(!path.is_of_lost_life(false) && !put.is_gone_by_lost_life(false));
+    lost.store(0, Ordering::Release);
+    assert!(!removes("unlink", gone).is_gone_by_lost_life(true));
     LOST_SINCE.store(0, Ordering::Release);
     NOTES_LOST.store(std::ptr::null_mut(), Ordering::Release);
     RESTED.store(std::ptr::null_mut(), Ordering::Release);

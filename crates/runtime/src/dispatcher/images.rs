@@ -183,7 +183,7 @@ impl Dispatcher {
         }
         if !self.together && (ended.diverged() || !ended.repeats) {
             let why = match &ended.report {
-                Some(report) => report.split(". ").next().unwrap_or_default(),
+                Some(report) => first_sentence(report),
                 None => "MPI is called from several threads, and the order of their calls cannot be replayed",
             };
             self.all_return_from_now_on(ended.rank, why);
@@ -285,13 +285,12 @@ impl Dispatcher {
             reason,
             is_news: refused.is_news,
         });
-        let reason = reason.split(". ").next().unwrap_or_default();
         let is_scarce = self.images.scarce.remove(&rank);
         let is_hopeless = refused.lasts || is_scarce && lasts == Lasts::ForGood;
         if is_hopeless && self.may_give_up_waves() {
             self.give_up_waves(rank, reason);
         } else if is_hopeless && is_scarce {
-            self.let_logs_go(rank, reason);
+            self.let_logs_go(rank, first_sentence(reason));
         }
     }
 
@@ -300,7 +299,7 @@ impl Dispatcher {
         !self.together && self.coordinator.without_waves().is_some()
     }
 
-    /// One rank must not keep all others without images.
+    /// One rank must not keep all others without images. Who waits for a wave is told the whole reason, with its advice.
     fn give_up_waves(&mut self, rank: usize, reason: &str) {
         let is_of_suspension = self.coordinator.has_waves_to_suspend();
         self.only_logs(&format!("rank {rank}: {reason}"));
@@ -308,7 +307,7 @@ impl Dispatcher {
             return;
         }
         self.images.refusals.ended_waves = Some(rank);
-        let nodes = self.plan.is_some();
+        let (nodes, reason) = (self.plan.is_some(), first_sentence(reason));
         self.bus.tell(Event::WavesGivenUp { rank, reason, nodes });
     }
 
@@ -380,6 +379,10 @@ impl Dispatcher {
         }
         move |unit| runs[unit]
     }
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.split(". ").next().unwrap_or_default()
 }
 
 /// The ranks of each group.
