@@ -6,7 +6,7 @@ import struct
 
 FD = 31  # of the node memory in every rank
 MAGIC = b"RESURGO1"
-VERSION = 31
+VERSION = 32
 CONTROL_BASE, CONTROL_STRIDE = 4096, 8192
 FIELDS = {"incarnation": 0, "replay_deliveries": 800, "first_delivery_ns": 808, "caught_up_ns": 816}
 

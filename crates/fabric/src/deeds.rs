@@ -26,6 +26,7 @@ use resurgo_wire::undo;
 
 use crate::clock::files_ns;
 use crate::engine::images;
+use crate::file_notes;
 use crate::node::Node;
 
 mod notes;
@@ -354,6 +355,9 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
         return call();
     };
     let (number, outcome) = (known.number, known.outcome);
+    if outcome.is_none() {
+        file_notes::keep(true);
+    }
     if let Some(Outcome::Failed(errno)) = outcome {
         set_errno(errno);
         return failed;
@@ -379,6 +383,7 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
     if !deed.removes && outcome == Some(Outcome::Gone) && !path.is_there() {
         // If this life is killed in the call, the next one finds what is the rank's own.
         table.put(number, deed, Outcome::Begun(false));
+        file_notes::keep(true);
     }
     set_errno(before);
     let result = call();
@@ -417,6 +422,8 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
     if deed.removes && !is_failure && life() == began_in {
         table.forget(path);
     }
+    // That it succeeds where nothing is in its way need not be known.
+    file_notes::keep(is_failure);
     if is_failure && [EEXIST, ENOENT].contains(&error) && began_in > 1 && number >= deeds::MOST as u64 {
         table.tell(
             path,

@@ -35,6 +35,7 @@ use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 use crate::clock::file_time;
 use crate::deeds;
 use crate::engine::images;
+use crate::file_notes;
 use crate::lost_reads;
 use crate::node::Node;
 use crate::read_log::{self, Call, Former, OUTCOME, Outcome};
@@ -63,6 +64,7 @@ pub fn watch(node: &Node) {
     BEGAN.store(std::ptr::from_ref(began).cast_mut(), Ordering::Release);
     PHASE.store(std::ptr::from_ref(phase).cast_mut(), Ordering::Release);
     lost_reads::watch(node);
+    file_notes::watch(node);
     undo::watch(node);
     read_log::watch(node);
     REPLAYS.store(node.replays(), Ordering::Relaxed);
@@ -231,9 +233,12 @@ unsafe fn will_write(
         // SAFETY: as the caller says.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
         under_lock::will_write(file, from as u64, from as u64 + length as u64);
-        lost_reads::will_write(fd, file, from as u64, bytes, is_done);
+        let is_lost = lost_reads::will_write(fd, file, from as u64, bytes, is_done);
         if !is_done {
             undo::will_write(fd, file, end, from as u64, bytes);
+        }
+        if is_lost {
+            file_notes::keep(true);
         }
     }
 }

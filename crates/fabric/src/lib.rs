@@ -13,6 +13,7 @@ mod direct;
 mod doorbell;
 mod engine;
 mod event_logger;
+mod file_notes;
 mod files;
 mod heap;
 mod imports;

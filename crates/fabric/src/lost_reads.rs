@@ -194,14 +194,16 @@ pub fn has_read(file: Inode, from: u64, bytes: u64) {
     seen().has_read(place);
 }
 
-/// The MPI library is about to write this. `is_done`: a former life has written it, and this one does not.
-pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool) {
+/// The MPI library is about to write this. `is_done`: a former life has written it, and this one does not. Returns whether
+/// others must know of it where a life goes on elsewhere: it was read here, or is a shared pointer's first write since the
+/// image.
+pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool) -> bool {
     let _guard = Guard::new();
     let (mut seen, now) = (seen(), last_image());
     let to = from + bytes.len() as u64;
     let read = seen.will_write(file, from, to);
     if is_done {
-        return;
+        return false;
     }
     let is_pointer = seen.file(file).is_some_and(|file| file.holds_pointer);
     let image = match is_pointer {
@@ -209,15 +211,15 @@ pub fn will_write(fd: RawFd, file: Inode, from: u64, bytes: &[u8], is_done: bool
         false => read.filter(|_| !has(fd, from, bytes)),
     };
     // SAFETY: the node memory stays mapped, in the same place in every life.
-    if let Some(image) = image
-        && let Some(lost) = unsafe { LOST.load(Ordering::Acquire).as_ref() }
-    {
-        lost.fetch_max(image + 1, Ordering::SeqCst);
-    }
+    let lost = unsafe { LOST.load(Ordering::Acquire).as_ref() };
+    let before = image
+        .zip(lost)
+        .map(|(image, lost)| (image, lost.fetch_max(image + 1, Ordering::SeqCst)));
     if is_pointer {
         // Until the lock is given up, and the log has what was read.
         read_log::stop();
     }
+    before.is_some_and(|(image, before)| !is_pointer || before <= image)
 }
 
 /// The file has these bytes there already.

@@ -45,7 +45,7 @@ pub use gate::{Guard, disable, is_restored, take_restored};
 pub use hooks::Hooks;
 pub use sharing::{is_mpi_file, note_mpi_file};
 pub use sys::{make_large_pages, thread_pointer};
-pub use talk::{Socket, ask, log_grows, wants_image};
+pub use talk::{Socket, ask, keep_notes, log_grows, wants_image};
 
 /// Bytes that wait in a pipe; either of its ends tells.
 pub fn readable_bytes(pipe: &impl std::os::fd::AsRawFd) -> u64 {

@@ -238,6 +238,12 @@ pub fn wants_image() {
     let _ = send(IMAGE_FD, &Datagram::new(Kind::WantsImage, 0, 0, 0), &[]);
 }
 
+/// Tells the agent to keep off the node what this rank has noted of files. `asked`: which of the rank's times it waits
+/// for that; 0: it does not. False: there is no agent.
+pub fn keep_notes(asked: u64) -> bool {
+    send(IMAGE_FD, &Datagram::new(Kind::Notes, asked, 0, 0), &[]).is_ok()
+}
+
 /// The agent's side: asks process `pid` for an image. It sends `request` together with what the main thread is doing,
 /// and then the signal.
 pub fn ask(pid: i32, socket: &Socket, request: Datagram, beside: &[BorrowedFd]) -> io::Result<()> {

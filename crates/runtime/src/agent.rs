@@ -9,6 +9,7 @@ mod beside;
 mod bypass;
 mod chores;
 mod feed;
+mod file_notes;
 mod files;
 mod flush;
 mod groups;
@@ -234,6 +235,8 @@ struct Work {
     window: [u64; 2],
     /// The loop's.
     turns: Turns,
+    /// What the dispatcher knows of what ranks have noted of files, where there are several nodes.
+    file_notes: BTreeMap<usize, file_notes::Told>,
     /// Per rank, the records of its trace that the dispatcher has been sent, or gets only when this node ends in order.
     traced: BTreeMap<usize, u64>,
 }
@@ -499,6 +502,8 @@ impl Agent {
                 is_written,
             } => self.work.record_ended(oldest..=number, is_written),
             ToAgent::Shared(offer) => self.work.know(offer),
+            ToAgent::FileNotes { rank, notes } => self.work.take_file_notes(rank, &notes)?,
+            ToAgent::FileNotesKept { rank, asked } => self.file_notes_kept(rank, asked)?,
             ToAgent::Flush(flush) => self.flush(&flush)?,
             ToAgent::Fetch(offer) => self.fetch(offer),
             ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,

@@ -11,6 +11,7 @@ mod door;
 mod ends;
 mod events;
 pub mod examine;
+mod file_notes;
 mod flush;
 mod guests;
 mod heard;

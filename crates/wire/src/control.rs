@@ -8,6 +8,7 @@ mod frames;
 mod job;
 pub mod join;
 mod link;
+mod lives;
 mod nodes;
 
 use std::ffi::OsString;
@@ -19,7 +20,6 @@ use resurgo_protocol::survivors::{News, Said};
 use resurgo_protocol::{Command, Fact};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::{Cost, Costs, Sizes};
 use crate::node_memory::EVENT_BYTES;
 use crate::replica::Offer;
 use crate::trace::Piece as TracePiece;
@@ -33,6 +33,7 @@ pub use link::{
     AGENT, Alike, Arrival, Errand, HELPER, INVITED, Invitation, JobDirectory, KEPT, LONGEST_INVITATION, Limit, Piece,
     Preemption, STORE_SERVER, Serve, Sight, StoreErrand, StoreTold, Told,
 };
+pub use lives::{Ended, FileNotes, LifeStatistics, LongestTurns, Seen, Undo};
 pub use nodes::{MOST_NODES, Nodes};
 
 /// Most deliveries in one message.
@@ -53,110 +54,6 @@ impl Stream {
             Stream::Stdout => "standard output",
             Stream::Stderr => "standard error",
         }
-    }
-}
-
-/// The longest turns of the loops of an agent: processor time from the end of one wait to the beginning of the next, in ns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LongestTurns {
-    pub agent_ns: u64,
-    /// 0 where there is one node.
-    pub mover_ns: u64,
-}
-
-/// Counters of one life of a rank, as it left them in the node memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct LifeStatistics {
-    pub phase: u32,
-    pub deliveries: u64,
-    pub delivered_bytes: u64,
-    pub replay_deliveries: u64,
-    /// Nanoseconds since the agent was told to begin the life, 0: not yet. The next three are the same.
-    pub first_delivery_ns: u64,
-    pub caught_up_ns: u64,
-    pub replayed_ns: u64,
-    pub collected_ns: u64,
-    /// How long the life took to find out what it has to repeat.
-    pub collecting_ns: u64,
-    /// The messages that it has sent.
-    pub sizes: Sizes,
-    /// Costs of all lives.
-    pub costs: Costs,
-}
-
-impl LifeStatistics {
-    /// Messages sent.
-    pub fn sends(&self) -> u64 {
-        self.sizes.iter().map(|[messages, _]| messages).sum()
-    }
-
-    /// Payload bytes sent.
-    pub fn sent_bytes(&self) -> u64 {
-        self.sizes.iter().map(|[_, bytes]| bytes).sum()
-    }
-
-    pub fn cost(&self, cost: Cost) -> u64 {
-        self.costs[cost as usize]
-    }
-}
-
-/// A rank as its node sees it while it runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
-    pub rank: usize,
-    pub life: u64,
-    pub statistics: LifeStatistics,
-    /// It sleeps until a message comes.
-    pub sleeps: bool,
-    /// In its replay, or while it sleeps: the rank whose message it waits for.
-    pub waits_for: Option<u32>,
-    /// Deliveries that its replay has repeated.
-    pub repeated: u64,
-    /// Other ranks, and the messages to each by its newest image; empty in large jobs.
-    pub sent_to: Vec<(u32, u64)>,
-}
-
-/// The end of one life of a rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
-    pub rank: usize,
-    pub life: u64,
-    /// The coordinator's number of the life.
-    pub asked: u64,
-    /// The coordinator ended it.
-    pub by_order: bool,
-    /// It ended as programs should, and not by order.
-    pub orderly: bool,
-    pub pid: i32,
-    pub end: End,
-    /// The life spoke to PMI (`init`).
-    pub initialised: bool,
-    /// The life said `finalize` to PMI.
-    pub finalised: bool,
-    /// Its program has no MPI.
-    pub is_plain: bool,
-    pub statistics: LifeStatistics,
-    /// Why it ended itself, when it exited with [`crate::node_memory::EXIT_REPORT`] or
-    /// [`crate::node_memory::EXIT_DIVERGED`].
-    pub report: Option<String>,
-    /// Nothing known keeps a rank from being replayed.
-    pub repeats: bool,
-    /// Nanoseconds from the injected fault that struck it until the agent saw its end. None: it died of something else,
-    /// at an unknown time.
-    pub unnoticed_ns: Option<u64>,
-    /// Nanoseconds from then until nothing was left of the life, and the agent said this.
-    pub ending_ns: u64,
-}
-
-impl Ended {
-    /// The status as shells show it.
-    pub fn exit_code(&self) -> i32 {
-        self.end.exit_code()
-    }
-
-    /// Whether it found that it does not repeat what a former life did.
-    pub fn diverged(&self) -> bool {
-        self.end == End::Exited(crate::node_memory::EXIT_DIVERGED) && self.report.is_some()
     }
 }
 
@@ -219,6 +116,10 @@ pub enum ToAgent {
     RecordEnded { number: u64, oldest: u64, is_written: bool },
     /// Another node has written this image into a directory that all nodes see.
     Shared(Offer),
+    /// What this rank had noted of files on a node that it has left. Told before any life of it begins here.
+    FileNotes { rank: usize, notes: FileNotes },
+    /// Answers [`ToDispatcher::FileNotes`].
+    FileNotesKept { rank: usize, asked: u64 },
     /// Copy files of recorded waves into a place of the job. Answered by [`ToDispatcher::Flushed`].
     Flush(Flush),
     /// Bring this image back from the places of the job. The result is a fact.
@@ -428,6 +329,12 @@ pub enum ToDispatcher {
     /// The rank has made as many messages as an image was asked for.
     ImageWanted {
         rank: usize,
+    },
+    /// What the rank has noted of files since the last such message. It waits if `asked` is not 0.
+    FileNotes {
+        rank: usize,
+        asked: u64,
+        notes: FileNotes,
     },
     /// An image of the rank is in a file of `bytes` bytes, of which `written` had to be written.
     ImageWritten {

@@ -111,9 +111,12 @@ pub enum Kind {
     /// Agent to place holder: the program has ended with exit code `a`, or by signal `b` if that is not 0. End in the
     /// same way.
     End = 32,
+    /// Rank to agent: what the rank has noted of files is to be kept off the node. If `a` is not 0, the rank waits until
+    /// [`crate::node_memory::control::NOTES_KEPT`] is as much.
+    Notes = 33,
 }
 
-const KINDS: [Kind; 32] = [
+const KINDS: [Kind; 33] = [
     Kind::Checkpoint,
     Kind::Stopped,
     Kind::Go,
@@ -146,6 +149,7 @@ const KINDS: [Kind; 32] = [
     Kind::Holds,
     Kind::Signalled,
     Kind::End,
+    Kind::Notes,
 ];
 
 /// One datagram.

@@ -31,7 +31,7 @@ pub use pages::Pages;
 /// First eight bytes of a node memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"RESURGO1");
 /// Changes whenever the meaning of any byte below changes.
-pub const VERSION: u32 = 31;
+pub const VERSION: u32 = 32;
 
 /// File descriptor of the PMI socket in every rank (also given as `PMI_FD`).
 pub const PMI_FD: i32 = 30;
@@ -149,6 +149,8 @@ pub mod header {
         Agent Memory FILES_WAIT: u64 = REREADS.at + 4;
         /// Nanoseconds since 1970 (CLOCK_REALTIME) at which the job, or its first run, was started.
         Agent Memory JOB_BEGAN_NS: u64 = FILES_WAIT.at + 8;
+        /// 1: what ranks note of files is kept off the node, too ([`super::control::NOTES_ASKED`]).
+        Agent Memory KEEPS_NOTES: u32 = JOB_BEGAN_NS.at + 8;
     }
 }
 
@@ -302,6 +304,10 @@ pub mod control {
         Rank Life SIZES: Sizes = 4096;
         /// [`crate::counters::Costs`]: a `u64` each, over all lives of the rank in this run of the job.
         Rank Run COSTS: Costs = SIZES.at + size_of::<Sizes>();
+        /// How often the rank has waited until what it has noted of files ([`super::deeds`], [`crate::undo`]) was off the
+        /// node; and which of these times that is so.
+        Rank Run NOTES_ASKED: u64 = COSTS.at + size_of::<Costs>();
+        Agent Run NOTES_KEPT: u64 = NOTES_ASKED.at + 8;
         /// Keys ([`crate::survivors::key`]) of revoked communicators of which the rank is a member. A newer one takes the
         /// place of one long ago; the rank remembers those that it has seen.
         Agent Memory REVOKED: [u64; super::REVOCATIONS] = 7168;
@@ -758,7 +764,7 @@ mod tests {
         let per_rank = control::ALL.iter().filter(|field| field.lifetime == Lifetime::Run);
         assert_eq!(
             per_rank.map(|field| field.name).collect::<Vec<_>>(),
-            ["GROUP", "LOST_READS", "COSTS"]
+            ["GROUP", "LOST_READS", "COSTS", "NOTES_ASKED", "NOTES_KEPT"]
         );
     }
 }

@@ -340,6 +340,9 @@ impl Agent {
                 is_scarce,
             });
         }
+        if datagram.kind == Kind::Notes {
+            return self.tell_file_notes(rank, datagram.a);
+        }
         if datagram.kind == Kind::WantsImage {
             return self.send(&ToDispatcher::ImageWanted { rank });
         }

@@ -337,6 +337,7 @@ impl Work {
             recording: None,
             window: [OUTPUT_WINDOW; 2],
             turns: Turns::default(),
+            file_notes: BTreeMap::new(),
             traced: BTreeMap::new(),
         })
     }

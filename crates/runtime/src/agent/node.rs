@@ -182,6 +182,7 @@ impl NodeMemory {
         self.set_header(header::REDUCTION, job.reduction)?;
         self.set_header(header::CLOCK_SPREAD, job.clock_spread)?;
         self.set_header(header::JOB_BEGAN_NS, job.began_ns())?;
+        self.set_header(header::KEEPS_NOTES, u32::from(job.keeps_file_notes()))?;
         self.set_header(header::SURVIVORS, job.survivors())?;
         self.set_header(header::TRACE_RECORDS, layout.trace_records as u64)?;
         self.set_header(header::UNDOES, u32::from(layout.undoes))?;

@@ -153,13 +153,15 @@ impl Rank {
     }
 
     /// A life begins.
-    fn begins(&mut self, asked: Asked, repeats: bool) {
+    fn begins(&mut self, asked: Asked, repeats: bool, has_file_notes: bool) {
         if self.number == 0 {
             // Former lives, if there are any, were on another node.
             self.number = asked.life.saturating_sub(1);
             if self.number > 0 {
                 self.rested_ns = unix_ns();
-                self.notes_lost_ns = self.rested_ns;
+                if !has_file_notes {
+                    self.notes_lost_ns = self.rested_ns;
+                }
             }
         }
         self.number += 1;
@@ -263,6 +265,7 @@ impl Agent {
         let work = &mut self.work;
         let place = spawn::place(&work.job, rank);
         let are_alone = work.is_hierarchical();
+        let has_file_notes = work.has_file_notes(rank);
         let this = &mut work.ranks[rank];
         // Ranks that return to a wave may take another course, unless other units have gone on.
         let is_anew = std::mem::take(&mut this.images.begins_anew);
@@ -274,7 +277,7 @@ impl Agent {
             waits: together && from != From::Beginning,
             is_ended: false,
         };
-        this.begins(asked, repeats);
+        this.begins(asked, repeats, has_file_notes);
         let behind = repeats && this.behind[0];
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(

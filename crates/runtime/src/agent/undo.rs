@@ -14,6 +14,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
+use resurgo_wire::control::Undo;
 use resurgo_wire::node_memory::control;
 use resurgo_wire::undo::{self, HALF, HEAD, Inode, Record, What};
 
@@ -24,7 +25,9 @@ use crate::unix_ns;
 impl Work {
     /// All ranks return to image `number` of theirs, or to the beginning (0), and none has a process.
     pub(super) fn undo(&mut self, number: u64) -> io::Result<()> {
-        let ranks: Vec<usize> = (0..self.ranks.len()).filter(|rank| self.is_here(*rank)).collect();
+        // Ranks of lost nodes come here later; their notes have come.
+        let is_here = |rank: &usize| self.is_here(*rank) || self.has_file_notes(*rank);
+        let ranks: Vec<usize> = (0..self.ranks.len()).filter(is_here).collect();
         self.memory.undo(&ranks, number, self.job.nodes.is_none())?;
         let rested = self.ranks.iter_mut().filter(|rank| rank.rested_ns != 0);
         rested.for_each(|rank| rank.rested_ns = unix_ns());
@@ -86,6 +89,30 @@ impl NodeMemory {
         self.read(&mut head, at)?;
         let (half, _) = undo::of_state(self.read_u64(at + undo::STATE)?);
         Ok(vec![(at, head), (at + HEAD + half * HALF, self.log_at(at)?)])
+    }
+
+    /// The same as [`undo::SINCE`], half, and the words that count of it; None: there is no such log.
+    pub(super) fn undo_words(&self, rank: usize) -> io::Result<Option<(u64, usize, Vec<u64>)>> {
+        if !self.layout.undoes {
+            return Ok(None);
+        }
+        let at = self.layout.arena(rank) + self.layout.undo();
+        let since = self.read_u64(at + undo::SINCE)?;
+        let (half, used) = undo::of_state(self.read_u64(at + undo::STATE)?);
+        let words = self.table(at + HEAD + half * HALF, used.min(HALF) / 8)?;
+        Ok(Some((since, half, words)))
+    }
+
+    /// The undo log of `rank` becomes this.
+    pub(super) fn set_undo(&self, rank: usize, log: &Undo) -> io::Result<()> {
+        let bytes: Vec<u8> = log.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        if !self.layout.undoes || bytes.len() > HALF {
+            return Ok(());
+        }
+        let at = self.layout.arena(rank) + self.layout.undo();
+        self.write(&bytes, at + HEAD)?;
+        self.write_u64(at + undo::SINCE, log.since)?;
+        self.write_u64(at + undo::STATE, undo::state(0, bytes.len()))
     }
 
     /// What counts of the undo log or read log that begins there.

@@ -250,7 +250,11 @@ impl Agent {
     /// Orders that concern all ranks. Logs may be long where they begin anew, and no rank runs then.
     fn have_carried_out(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Undo { .. } | Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. } => {
+            Command::Undo { .. } => {
+                self.meanwhile(move |work| work.carry_out(command))??;
+                self.tell_undo()
+            }
+            Command::Reset | Command::EmptyLogs | Command::LogsOfWave { .. } => {
                 self.meanwhile(move |work| work.carry_out(command))?
             }
             others => self.work.carry_out(others),

@@ -48,6 +48,7 @@ impl Dispatcher {
                 sent,
             } => self.flushed(node, place, &generation, sent),
             To::Shared(offer) => self.share(node, offer),
+            To::FileNotes { rank, asked, notes } => self.has_noted_files(node, rank, asked, notes),
             // These are handled elsewhere and are no news of the job.
             To::Arrived(_) | To::Reached { .. } | To::Beat { .. } => {}
             To::LogsMeasured { bytes } => {

@@ -18,6 +18,7 @@ use resurgo_protocol::causal::Gathering;
 use resurgo_wire::control::Stream;
 use serde_json::Value;
 
+use super::file_notes::OfRanks;
 use crate::printed::{self, Entry, Place};
 pub(super) use accounts::State;
 use accounts::{Account, RankState};
@@ -39,6 +40,8 @@ pub(super) struct Ledger {
     pub course: u64,
     /// Waves that places have, or will have: their accounts stay.
     pub lasting: BTreeSet<u64>,
+    /// What ranks have noted of files, where there are several nodes.
+    pub file_notes: OfRanks,
 }
 
 /// One rank over all its lives.
@@ -67,6 +70,7 @@ impl Ledger {
             server: Server::new(job, appnums),
             input: streams_input.then(Spool::new).transpose()?,
             lasting: BTreeSet::new(),
+            file_notes: OfRanks::new(),
         })
     }
 

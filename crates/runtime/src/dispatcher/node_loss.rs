@@ -164,6 +164,9 @@ impl Dispatcher {
     /// Tells agents the new places of ranks first: before all node memories are emptied, and before a life begins whose
     /// peers need nothing from the memory.
     pub(super) fn tell_places(&mut self, command: &Command) {
+        if matches!(command, Command::Undo { .. } | Command::Reset | Command::EmptyLogs) {
+            self.hand_over_file_notes();
+        }
         if let Command::Begin { rank, node, .. } = command
             && self.begins_alone()
         {
@@ -191,6 +194,7 @@ impl Dispatcher {
     /// A life begins on this node.
     fn tell_place(&mut self, rank: usize, node: u32) {
         let moves_ranks = self.moves_ranks();
+        self.hand_over_file_notes();
         if let Some(told) = &mut self.plan
             && told.of_rank[rank] != node
         {

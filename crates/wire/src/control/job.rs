@@ -239,6 +239,11 @@ impl Job {
         self.tolerate_node && self.nodes.is_some() && self.protocol.recovers_alone_elsewhere()
     }
 
+    /// What ranks note of files is kept off their nodes: others may be lost, and later lives begin elsewhere.
+    pub fn keeps_file_notes(&self) -> bool {
+        self.nodes.is_some() && self.survivors() == 0
+    }
+
     /// The layout of the node memory, with room for `ranks` ranks, or for as many as there may be.
     pub fn layout(&self, ranks: usize) -> node_memory::Layout {
         node_memory::Layout {

@@ -1,0 +1,148 @@
+//! What ranks note of files goes to the dispatcher, where the job has several nodes: the node's loss would take it along.
+//!
+//! A rank says when it has noted something. It waits before it makes, renames or removes a file, and before it overwrites
+//! by MPI-IO what it has read. The dispatcher hands the notes to the node on which the rank goes on.
+
+use std::io;
+
+use resurgo_wire::control::{FileNotes, ToDispatcher, Undo};
+use resurgo_wire::node_memory::control;
+use resurgo_wire::undo;
+
+use super::node::NodeMemory;
+use super::{Agent, Work};
+
+/// Most bytes of an undo log that are kept off the node. Of more, the rank cannot return to its images before.
+const MOST_UNDO: usize = 4 << 20;
+
+/// What the dispatcher knows of a rank's notes.
+#[derive(Default)]
+pub(super) struct Told {
+    noted: Vec<u64>,
+    /// The half of the undo log, and how many words of it; None: all of it is news.
+    undo: Option<(usize, usize)>,
+    /// Another node had noted it. Until a life begins here the rank belongs to no node.
+    is_handed_over: bool,
+}
+
+impl Work {
+    /// What `rank` has noted since the dispatcher was told.
+    fn new_file_notes(&mut self, rank: usize) -> io::Result<FileNotes> {
+        let noted = self.memory.noted(rank)?;
+        let lost_reads = self.memory.control(rank, control::LOST_READS)?;
+        let told = self.file_notes.entry(rank).or_default();
+        let notes = FileNotes {
+            count: noted[0],
+            changed: changed(&told.noted, &noted),
+            lost_reads,
+            lost_ns: self.ranks[rank].notes_lost_ns,
+            undo: self.memory.new_undo(rank, &mut told.undo)?,
+        };
+        told.noted = noted;
+        Ok(notes)
+    }
+
+    /// Whether the dispatcher has handed over what the rank had noted elsewhere.
+    pub(super) fn has_file_notes(&self, rank: usize) -> bool {
+        self.file_notes.get(&rank).is_some_and(|told| told.is_handed_over)
+    }
+
+    /// The rank goes on here, and had noted this elsewhere.
+    pub(super) fn take_file_notes(&mut self, rank: usize, notes: &FileNotes) -> io::Result<()> {
+        let mut noted = vec![notes.count];
+        for (place, note) in &notes.changed {
+            noted.resize(noted.len().max(3 + 2 * place), 0);
+            noted[1 + 2 * place..][..2].copy_from_slice(note);
+        }
+        self.memory.set_noted(rank, &noted)?;
+        self.memory.set_control(rank, control::LOST_READS, notes.lost_reads)?;
+        if let Some(undo) = &notes.undo {
+            self.memory.set_undo(rank, undo)?;
+        }
+        self.ranks[rank].notes_lost_ns = notes.lost_ns;
+        let told = Told {
+            noted,
+            undo: None,
+            is_handed_over: true,
+        };
+        self.file_notes.insert(rank, told);
+        Ok(())
+    }
+}
+
+impl Agent {
+    /// The rank has noted something of files, and waits if `asked` is not 0.
+    pub(super) fn tell_file_notes(&mut self, rank: usize, asked: u64) -> io::Result<()> {
+        let notes = self.work.new_file_notes(rank)?;
+        self.send(&ToDispatcher::FileNotes { rank, asked, notes })
+    }
+
+    /// Files are as they were in a wave, and undo logs are shorter.
+    pub(super) fn tell_undo(&mut self) -> io::Result<()> {
+        let ranks: Vec<usize> = self.work.file_notes.keys().copied().collect();
+        for rank in ranks {
+            if let Some(told) = self.work.file_notes.get_mut(&rank) {
+                told.undo = None;
+            }
+            self.tell_file_notes(rank, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The dispatcher has what the rank waits for.
+    pub(super) fn file_notes_kept(&self, rank: usize, asked: u64) -> io::Result<()> {
+        let before = self.work.memory.control(rank, control::NOTES_KEPT)?;
+        self.work
+            .memory
+            .set_control(rank, control::NOTES_KEPT, asked.max(before))
+    }
+}
+
+/// Notes that differ, with their places. Both begin with a count.
+fn changed(before: &[u64], now: &[u64]) -> Vec<(usize, [u64; 2])> {
+    let note = |words: &[u64], place: usize| words.get(1 + 2 * place..3 + 2 * place).map(|two| [two[0], two[1]]);
+    let places = 0..now.len() / 2;
+    let differing = places.filter(|place| note(before, *place) != note(now, *place));
+    differing.filter_map(|place| Some((place, note(now, place)?))).collect()
+}
+
+impl NodeMemory {
+    /// What the undo log of `rank` has beyond the words of its half that were `told`.
+    fn new_undo(&self, rank: usize, told: &mut Option<(usize, usize)>) -> io::Result<Option<Undo>> {
+        let Some((since, half, words)) = self.undo_words(rank)? else {
+            return Ok(None);
+        };
+        let from = told
+            .filter(|(of, count)| *of == half && *count <= words.len())
+            .map_or(0, |(_, count)| count);
+        if words.len() * 8 > MOST_UNDO {
+            *told = None;
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let newest = undo::records(&bytes).map(|(_, record)| record.image).max();
+            return Ok(Some(Undo {
+                since: since.max(newest.unwrap_or(0) + 1),
+                ..Undo::default()
+            }));
+        }
+        *told = Some((half, words.len()));
+        Ok(Some(Undo {
+            since,
+            from,
+            words: words[from..].to_vec(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_new_of_the_notes_is_told() {
+        assert_eq!(changed(&[], &[0]), []);
+        let all = vec![(0, [1, 2]), (1, [3, 4])];
+        assert_eq!(changed(&[], &[2, 1, 2, 3, 4]), all);
+        let later = changed(&[2, 1, 2, 3, 4], &[3, 1, 2, 3, 5, 6, 7]);
+        assert_eq!(later, [(1, [3, 5]), (2, [6, 7])]);
+    }
+}
