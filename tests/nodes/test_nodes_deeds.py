@@ -66,9 +66,9 @@ LOSSES = [
 ]
 
 
-def begin(jobs, kind, protocol, options, image):
+def begin(jobs, kind, protocol, options, image, program=PIECES):
     """Only one image, so that all ranks do what comes behind it again."""
-    job = jobs.start(2, PYTHON, "-c", PIECES, kind, protocol=protocol, options=options)
+    job = jobs.start(2, PYTHON, "-c", program, kind, protocol=protocol, options=options)
     job.reach((job.directory / "early").exists)
     if image:
         jobs.resurgo("checkpoint", job.process.pid).ok()
@@ -89,6 +89,55 @@ def test_who_has_made_what_is_known_after_the_loss_of_a_node(jobs, protocol, opt
     if kind in ("moved", "moving"):
         left = {path.name: path.read_text() for path in job.directory.glob("[01]-*")}
         assert left == {f"{rank}-{piece}": str(piece) for rank in range(2) for piece in range(10)}, result.describe()
+
+
+# Each rank reads a number by MPI-IO, and overwrites it with the next one.
+NUMBERS = """
+import os, time
+import numpy
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+file = MPI.File.Open(MPI.COMM_SELF, f"number-{world.rank}", MPI.MODE_CREATE | MPI.MODE_RDWR)
+number = numpy.full(512, world.rank, dtype=numpy.int64)
+file.Write_at(0, number)
+def wait(name, until):
+    open(name, "w").close()
+    while not os.path.exists(until):
+        time.sleep(0.01)
+for step in range(10):
+    file.Read_at(0, number)
+    number = number * 3 + step
+    file.Write_at(0, number)
+    world.barrier()
+    if step == 4 and world.rank == 0:
+        wait("early", "taken")
+    if step == 4:
+        world.barrier()
+    if step == 8 and world.rank == 1:
+        wait("late", "lost")
+total = world.reduce(int(number.sum()))
+if world.rank == 0:
+    print(total, flush=True)
+"""
+READ = "has read by MPI-IO what it has overwritten since"
+NUMBERED = [("auto", [], True), ("auto", [], False), ("blocking", [], True), slow("group", [], True), ("pessimistic", TOLERATE_NODE, True)]
+
+
+@pytest.mark.parametrize("protocol, options, image", NUMBERED)
+def test_what_mpi_io_has_overwritten_is_undone_after_the_loss_of_a_node(jobs, protocol, options, image):
+    """Where ranks go on alone, what they had read is lost with their node, and the job says so."""
+    job = begin(jobs, "", protocol, ["--nodes", "2", "--lease", "1s", *options], image, NUMBERS)
+    os.kill(agents(job)[1], signal.SIGKILL)
+    job.reach_event("node_lost")
+    (job.directory / "lost").touch()
+    result = job.wait()
+    if protocol == "pessimistic":
+        assert result.code == 119 and READ in result.errors, result.describe()
+        return
+    numbers = [0, 1]
+    for step in range(10):
+        numbers = [number * 3 + step for number in numbers]
+    assert result.ok().out.split() == [str(512 * sum(numbers)).encode()], result.describe()
 
 
 @pytest.mark.parametrize("protocol", ["blocking", slow("chandy-lamport"), slow("group")])

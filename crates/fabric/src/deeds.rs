@@ -358,16 +358,16 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
     if outcome.is_none() {
         file_notes::keep(true);
     }
-    if let Some(Outcome::Failed(errno)) = outcome {
-        set_errno(errno);
-        return failed;
-    }
     // The process may have slept in an image since the call was noted: then the life that went on has made the call.
     let since = |outcome: Option<Outcome>| {
         let noted = || table.get(number).filter(|_| life() != began_in);
         outcome.or_else(|| noted().map(|(_, outcome)| outcome))
     };
     let outcome = since(outcome);
+    if let Some(Outcome::Failed(errno)) = outcome {
+        set_errno(errno);
+        return failed;
+    }
     let is_anew = known.is_anew && life() == began_in;
     let is_of_lost_life = outcome.is_none() && path.is_of_lost_life(is_anew && deed.removes);
     let is_later = match outcome {

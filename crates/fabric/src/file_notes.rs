@@ -39,7 +39,7 @@ fn word(place: &AtomicPtr<AtomicU64>) -> Option<&'static AtomicU64> {
 pub fn keep(waits: bool) {
     // SAFETY: as above.
     let keeps = unsafe { KEEPS.load(Ordering::Acquire).as_ref() };
-    if !keeps.is_some_and(|keeps| keeps.load(Ordering::Relaxed) == 1) {
+    if keeps.is_none_or(|keeps| keeps.load(Ordering::Relaxed) != 1) {
         return;
     }
     let (Some(asked), Some(kept), Some(life)) = (word(&ASKED), word(&KEPT), word(&LIFE)) else {

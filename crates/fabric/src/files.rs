@@ -234,10 +234,8 @@ unsafe fn will_write(
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast(), length) };
         under_lock::will_write(file, from as u64, from as u64 + length as u64);
         let is_lost = lost_reads::will_write(fd, file, from as u64, bytes, is_done);
-        if !is_done {
-            undo::will_write(fd, file, end, from as u64, bytes);
-        }
-        if is_lost {
+        let is_kept = !is_done && undo::will_write(fd, file, end, from as u64, bytes);
+        if is_lost || is_kept {
             file_notes::keep(true);
         }
     }
@@ -332,7 +330,9 @@ pub unsafe extern "C" fn ftruncate(fd: c_int, length: libc::off_t) -> c_int {
     if has_been_done(fd, call) {
         return 0;
     }
-    undo::will_cut(fd, file, end, length as u64);
+    if undo::will_cut(fd, file, end, length as u64) {
+        file_notes::keep(true);
+    }
     // SAFETY: as the caller calls it.
     let done = unsafe { libc::ftruncate(fd, length) };
     if done == 0 {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use resurgo_image::Guard;
 use resurgo_wire::node_memory::arena;
-use resurgo_wire::undo::{self, HALF, HEAD, Inode, RECORD, Record, What, padded};
+use resurgo_wire::undo::{self, HALF, HEAD, Inode, MOST_ELSEWHERE, RECORD, Record, What, padded};
 
 use crate::clock::monotonic_ns;
 use crate::node::Node;
@@ -188,26 +188,28 @@ pub fn has_opened(file: Inode) {
     named().retain(|named| *named != file);
 }
 
-/// The MPI library is about to write this to a file that has `end` bytes.
-pub fn will_write(fd: RawFd, file: Inode, end: u64, from: u64, bytes: &[u8]) {
-    keep(fd, file, end, (from, from + bytes.len() as u64), Some(bytes));
+/// The MPI library is about to write this to a file that has `end` bytes. Returns whether the log has more, which others
+/// must know where a life goes on elsewhere.
+pub fn will_write(fd: RawFd, file: Inode, end: u64, from: u64, bytes: &[u8]) -> bool {
+    keep(fd, file, end, (from, from + bytes.len() as u64), Some(bytes))
 }
 
-/// The MPI library is about to give a file of `end` bytes this length.
-pub fn will_cut(fd: RawFd, file: Inode, end: u64, length: u64) {
-    keep(fd, file, end, (length, u64::MAX), None);
+/// The MPI library is about to give a file of `end` bytes this length. Returns the same.
+pub fn will_cut(fd: RawFd, file: Inode, end: u64, length: u64) -> bool {
+    keep(fd, file, end, (length, u64::MAX), None)
 }
 
 /// Keeps what lies at a place that becomes `new`, or is cut off. The file has `end` bytes.
-fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>) {
+fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>) -> bool {
     let _guard = Guard::new();
     let (Some(mut log), image) = (Log::open(LOG.load(Ordering::Acquire)), last_image()) else {
-        return;
+        return false;
     };
     let mut named = named();
     if log.word(undo::SINCE).load(Ordering::Relaxed) > image {
-        return;
+        return false;
     }
+    let before = log.used;
     let record = Record {
         file,
         image,
@@ -221,6 +223,7 @@ fn keep(fd: RawFd, file: Inode, end: u64, place: (u64, u64), new: Option<&[u8]>)
             log.give_up(image);
         }
     }
+    log.used != before && before <= MOST_ELSEWHERE
 }
 
 /// As [`keep`]. None: it cannot be kept.

@@ -28,6 +28,9 @@ pub const HEAD: usize = 4096;
 /// Bytes of a log.
 pub const BYTES: usize = HEAD + 2 * HALF;
 
+/// Most bytes of an undo log that are kept off the node. Of more, the rank cannot return to its images before.
+pub const MOST_ELSEWHERE: usize = 4 << 20;
+
 /// `u64`: the half that counts, and how many bytes of it: see [`state`].
 pub const STATE: usize = 0;
 /// `u64`: the log is whole for returns to this image of the rank, and to later ones; 0: to the beginning.

@@ -12,31 +12,31 @@ use resurgo_wire::undo;
 use super::node::NodeMemory;
 use super::{Agent, Work};
 
-/// Most bytes of an undo log that are kept off the node. Of more, the rank cannot return to its images before.
-const MOST_UNDO: usize = 4 << 20;
-
 /// What the dispatcher knows of a rank's notes.
 #[derive(Default)]
 pub(super) struct Told {
     noted: Vec<u64>,
-    /// The half of the undo log, and how many words of it; None: all of it is news.
-    undo: Option<(usize, usize)>,
+    undo: ToldOfUndo,
     /// Another node had noted it. Until a life begins here the rank belongs to no node.
     is_handed_over: bool,
 }
+
+/// Since which image the undo log is whole, its half, and how many words of it are known. None: all of it is news.
+type ToldOfUndo = Option<(u64, usize, usize)>;
 
 impl Work {
     /// What `rank` has noted since the dispatcher was told.
     fn new_file_notes(&mut self, rank: usize) -> io::Result<FileNotes> {
         let noted = self.memory.noted(rank)?;
         let lost_reads = self.memory.control(rank, control::LOST_READS)?;
+        let newest_image = self.ranks[rank].images.asked;
         let told = self.file_notes.entry(rank).or_default();
         let notes = FileNotes {
             count: noted[0],
             changed: changed(&told.noted, &noted),
             lost_reads,
             lost_ns: self.ranks[rank].notes_lost_ns,
-            undo: self.memory.new_undo(rank, &mut told.undo)?,
+            undo: self.memory.new_undo(rank, newest_image, &mut told.undo)?,
         };
         told.noted = noted;
         Ok(notes)
@@ -107,29 +107,24 @@ fn changed(before: &[u64], now: &[u64]) -> Vec<(usize, [u64; 2])> {
 }
 
 impl NodeMemory {
-    /// What the undo log of `rank` has beyond the words of its half that were `told`.
-    fn new_undo(&self, rank: usize, told: &mut Option<(usize, usize)>) -> io::Result<Option<Undo>> {
-        let Some((since, half, words)) = self.undo_words(rank)? else {
+    /// What the undo log of `rank` has beyond what was told.
+    fn new_undo(&self, rank: usize, newest_image: u64, told: &mut ToldOfUndo) -> io::Result<Option<Undo>> {
+        let Some((since, half, used)) = self.undo_state(rank)? else {
             return Ok(None);
         };
-        let from = told
-            .filter(|(of, count)| *of == half && *count <= words.len())
-            .map_or(0, |(_, count)| count);
-        if words.len() * 8 > MOST_UNDO {
+        if used > undo::MOST_ELSEWHERE {
             *told = None;
-            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let newest = undo::records(&bytes).map(|(_, record)| record.image).max();
             return Ok(Some(Undo {
-                since: since.max(newest.unwrap_or(0) + 1),
+                since: since.max(newest_image + 1),
                 ..Undo::default()
             }));
         }
-        *told = Some((half, words.len()));
-        Ok(Some(Undo {
-            since,
-            from,
-            words: words[from..].to_vec(),
-        }))
+        let count = used / 8;
+        let known = told.filter(|known| (known.0, known.1) == (since, half) && known.2 <= count);
+        let from = known.map_or(0, |known| known.2);
+        *told = Some((since, half, count));
+        let words = self.undo_words(rank, half, from..count)?;
+        Ok(Some(Undo { since, from, words }))
     }
 }
 

@@ -2,12 +2,13 @@
 //! overwritten since, from the undo logs in the node memory ([`resurgo_wire::undo`]). The newest goes first. What was
 //! written behind the end of a file is cut off.
 //!
-//! Each agent has the logs of its own ranks. Where ranks of several nodes overwrite the same place in turn, or a node is
-//! lost, old bytes stay unknown.
+//! Each agent has the logs of its own ranks, and of those that come to it from lost nodes. Where ranks of several nodes
+//! overwrite the same place in turn, old bytes stay unknown.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -91,16 +92,20 @@ impl NodeMemory {
         Ok(vec![(at, head), (at + HEAD + half * HALF, self.log_at(at)?)])
     }
 
-    /// The same as [`undo::SINCE`], half, and the words that count of it; None: there is no such log.
-    pub(super) fn undo_words(&self, rank: usize) -> io::Result<Option<(u64, usize, Vec<u64>)>> {
+    /// [`undo::SINCE`] of the undo log of `rank`, the half that counts, and how many bytes of it; None: there is no such log.
+    pub(super) fn undo_state(&self, rank: usize) -> io::Result<Option<(u64, usize, usize)>> {
         if !self.layout.undoes {
             return Ok(None);
         }
         let at = self.layout.arena(rank) + self.layout.undo();
-        let since = self.read_u64(at + undo::SINCE)?;
         let (half, used) = undo::of_state(self.read_u64(at + undo::STATE)?);
-        let words = self.table(at + HEAD + half * HALF, used.min(HALF) / 8)?;
-        Ok(Some((since, half, words)))
+        Ok(Some((self.read_u64(at + undo::SINCE)?, half, used.min(HALF))))
+    }
+
+    /// These words of a half of it.
+    pub(super) fn undo_words(&self, rank: usize, half: usize, which: Range<usize>) -> io::Result<Vec<u64>> {
+        let begin = self.layout.arena(rank) + self.layout.undo() + HEAD + half * HALF;
+        self.table(begin + 8 * which.start, which.len())
     }
 
     /// The undo log of `rank` becomes this.
