@@ -408,22 +408,7 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
         }
         return result;
     }
-    match outcome {
-        // What a life has done once stays noted, and the next life tries it again.
-        Some(Outcome::Done | Outcome::Gone) if is_failure => (),
-        Some(Outcome::Done) => (),
-        _ if is_failure => table.put(number, deed, Outcome::Failed(error)),
-        _ => table.put(number, deed, Outcome::Done),
-    }
-    if !is_failure {
-        has_changed(step);
-    }
-    // The life that went on may have made it anew.
-    if deed.removes && !is_failure && life() == began_in {
-        table.forget(path);
-    }
-    // That it succeeds where nothing is in its way need not be known.
-    file_notes::keep(is_failure);
+    note_outcome(table, (number, step), outcome, is_failure.then_some(error), began_in);
     if is_failure && [EEXIST, ENOENT].contains(&error) && began_in > 1 && number >= deeds::MOST as u64 {
         table.tell(
             path,
@@ -432,6 +417,31 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
     }
     set_errno(error);
     result
+}
+
+/// The call of this note has been made, and has failed with `error` if there is one. `outcome`: what was known before.
+fn note_outcome(
+    table: Table,
+    (number, step): (u64, Step),
+    outcome: Option<Outcome>,
+    error: Option<c_int>,
+    began_in: u64,
+) {
+    match (outcome, error) {
+        // What a life has done once stays noted, and the next life tries it again.
+        (Some(Outcome::Done), _) | (Some(Outcome::Gone), Some(_)) => (),
+        (_, Some(error)) => table.put(number, step.deed, Outcome::Failed(error)),
+        (_, None) => table.put(number, step.deed, Outcome::Done),
+    }
+    if error.is_none() {
+        has_changed(step);
+        // The life that went on may have made it anew.
+        if step.deed.removes && life() == began_in {
+            table.forget(step.path);
+        }
+    }
+    // That it succeeds where nothing is in its way need not be known.
+    file_notes::keep(error.is_some());
 }
 
 /// Ends the rank if it `has_to` know what its lost lives did to the file.

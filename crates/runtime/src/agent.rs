@@ -25,6 +25,7 @@ mod look;
 mod net;
 mod node;
 mod node_files;
+mod noted;
 mod notice;
 mod packed;
 mod pmi;
@@ -236,7 +237,7 @@ struct Work {
     /// The loop's.
     turns: Turns,
     /// What the dispatcher knows of what ranks have noted of files, where there are several nodes.
-    file_notes: BTreeMap<usize, file_notes::Told>,
+    file_notes: BTreeMap<usize, noted::Told>,
     /// Per rank, the records of its trace that the dispatcher has been sent, or gets only when this node ends in order.
     traced: BTreeMap<usize, u64>,
 }
@@ -502,8 +503,7 @@ impl Agent {
                 is_written,
             } => self.work.record_ended(oldest..=number, is_written),
             ToAgent::Shared(offer) => self.work.know(offer),
-            ToAgent::FileNotes { rank, notes } => self.work.take_file_notes(rank, &notes)?,
-            ToAgent::FileNotesKept { rank, asked } => self.file_notes_kept(rank, asked)?,
+            ToAgent::FileNotes { .. } | ToAgent::FileNotesKept { .. } => self.heard_of_file_notes(message)?,
             ToAgent::Flush(flush) => self.flush(&flush)?,
             ToAgent::Fetch(offer) => self.fetch(offer),
             ToAgent::FaultAt { rank, messages } => self.work.ranks[rank].fault_at_messages = messages,

@@ -5,24 +5,13 @@
 
 use std::io;
 
-use resurgo_wire::control::{FileNotes, ToDispatcher, Undo};
+use resurgo_wire::control::{FileNotes, ToAgent, ToDispatcher, Undo};
 use resurgo_wire::node_memory::control;
 use resurgo_wire::undo;
 
 use super::node::NodeMemory;
+use super::noted::{Told, ToldOfUndo, changed};
 use super::{Agent, Work};
-
-/// What the dispatcher knows of a rank's notes.
-#[derive(Default)]
-pub(super) struct Told {
-    noted: Vec<u64>,
-    undo: ToldOfUndo,
-    /// Another node had noted it. Until a life begins here the rank belongs to no node.
-    is_handed_over: bool,
-}
-
-/// Since which image the undo log is whole, its half, and how many words of it are known. None: all of it is news.
-type ToldOfUndo = Option<(u64, usize, usize)>;
 
 impl Work {
     /// What `rank` has noted since the dispatcher was told.
@@ -89,21 +78,19 @@ impl Agent {
         Ok(())
     }
 
-    /// The dispatcher has what the rank waits for.
-    pub(super) fn file_notes_kept(&self, rank: usize, asked: u64) -> io::Result<()> {
-        let before = self.work.memory.control(rank, control::NOTES_KEPT)?;
-        self.work
-            .memory
-            .set_control(rank, control::NOTES_KEPT, asked.max(before))
+    pub(super) fn heard_of_file_notes(&mut self, message: ToAgent) -> io::Result<()> {
+        match message {
+            ToAgent::FileNotes { rank, notes } => self.work.take_file_notes(rank, &notes),
+            // The rank may wait for it.
+            ToAgent::FileNotesKept { rank, asked } => {
+                let before = self.work.memory.control(rank, control::NOTES_KEPT)?;
+                self.work
+                    .memory
+                    .set_control(rank, control::NOTES_KEPT, asked.max(before))
+            }
+            _ => Ok(()),
+        }
     }
-}
-
-/// Notes that differ, with their places. Both begin with a count.
-fn changed(before: &[u64], now: &[u64]) -> Vec<(usize, [u64; 2])> {
-    let note = |words: &[u64], place: usize| words.get(1 + 2 * place..3 + 2 * place).map(|two| [two[0], two[1]]);
-    let places = 0..now.len() / 2;
-    let differing = places.filter(|place| note(before, *place) != note(now, *place));
-    differing.filter_map(|place| Some((place, note(now, place)?))).collect()
 }
 
 impl NodeMemory {
@@ -125,19 +112,5 @@ impl NodeMemory {
         *told = Some((since, half, count));
         let words = self.undo_words(rank, half, from..count)?;
         Ok(Some(Undo { since, from, words }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_new_of_the_notes_is_told() {
-        assert_eq!(changed(&[], &[0]), []);
-        let all = vec![(0, [1, 2]), (1, [3, 4])];
-        assert_eq!(changed(&[], &[2, 1, 2, 3, 4]), all);
-        let later = changed(&[2, 1, 2, 3, 4], &[3, 1, 2, 3, 5, 6, 7]);
-        assert_eq!(later, [(1, [3, 5]), (2, [6, 7])]);
     }
 }

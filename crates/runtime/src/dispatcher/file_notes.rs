@@ -1,13 +1,8 @@
 //! What ranks have noted of files, for the nodes on which they go on when theirs is lost.
 
-use std::collections::BTreeMap;
-
 use resurgo_wire::control::{FileNotes, ToAgent};
 
 use super::Dispatcher;
-
-/// Of each rank that has any, the node that has them, too.
-pub(super) type OfRanks = BTreeMap<usize, (usize, FileNotes)>;
 
 impl Dispatcher {
     /// A rank on this node has noted something, and waits for the answer if `asked` is not 0.

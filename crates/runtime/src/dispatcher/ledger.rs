@@ -15,10 +15,9 @@ use std::path::Path;
 
 use resurgo_pmi::{Command, LineBuffer, LineError, Server};
 use resurgo_protocol::causal::Gathering;
-use resurgo_wire::control::Stream;
+use resurgo_wire::control::{FileNotes, Stream};
 use serde_json::Value;
 
-use super::file_notes::OfRanks;
 use crate::printed::{self, Entry, Place};
 pub(super) use accounts::State;
 use accounts::{Account, RankState};
@@ -40,8 +39,8 @@ pub(super) struct Ledger {
     pub course: u64,
     /// Waves that places have, or will have: their accounts stay.
     pub lasting: BTreeSet<u64>,
-    /// What ranks have noted of files, where there are several nodes.
-    pub file_notes: OfRanks,
+    /// What ranks have noted of files, where there are several nodes, and the node of each that has it, too.
+    pub file_notes: BTreeMap<usize, (usize, FileNotes)>,
 }
 
 /// One rank over all its lives.
@@ -70,7 +69,7 @@ impl Ledger {
             server: Server::new(job, appnums),
             input: streams_input.then(Spool::new).transpose()?,
             lasting: BTreeSet::new(),
-            file_notes: OfRanks::new(),
+            file_notes: BTreeMap::new(),
         })
     }
 
