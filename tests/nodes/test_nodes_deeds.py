@@ -80,7 +80,7 @@ def begin(jobs, kind, protocol, options, image):
 @pytest.mark.parametrize("kind", ["folders", "moved", "moving", "removed", "claims"])
 @pytest.mark.parametrize("protocol, options, image", LOSSES)
 def test_a_lost_node_takes_along_who_has_made_what(jobs, protocol, options, image, kind):
-    job = begin(jobs, kind, protocol, ["--nodes", "2", "--lease", "1s", *options], image)
+    job = begin(jobs, kind, protocol, ["--nodes", "2", "--lease", "10s", *options], image)
     os.kill(agents(job)[1], signal.SIGKILL)
     job.reach_event("node_lost")
     (job.directory / "lost").touch()
