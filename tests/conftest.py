@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -217,22 +216,7 @@ def built():
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         made = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert made.returncode == 0, made.stdout + made.stderr
-    harness.SLOWNESS = slowness()
-
-
-# Seconds that `resurgo run -n 4 hello` takes at most on a machine that does nothing else.
-QUICK = 0.25
-
-
-def slowness():
-    """How much slower this machine is now than a quiet one: the best of three small jobs, between 1 and 8."""
-    times = []
-    for _ in range(3):
-        start = time.monotonic()
-        command = [harness.RESURGO, "run", "-n", "4", harness.PROGRAMS / "hello"]
-        subprocess.run(command, env=harness.environment(), capture_output=True, timeout=60, check=False)
-        times.append(time.monotonic() - start)
-    return min(8.0, max(1.0, min(times) / QUICK))
+    harness.measure()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import harness
 from survival import A_RANK_THAT_LEAVES
 
-THREE = ["--nodes", "3", "-ppn", "1", "--lease", "2s"]
+THREE = ["--nodes", "3", "-ppn", "1", "--lease", "10s"]
 
 # `wait`: until the file of this number is there.
 WAITS = """

@@ -49,7 +49,8 @@ CALM = {}
 TIMEOUT = 90.0  # seconds for a job that should take a few
 SHORTEST_PATIENCE = 30.0
 SHARE = "50%"  # of a job's time for images; "100%" in long runs (conftest.py)
-SLOWNESS = 1.0  # of this machine just now, at least 1 (conftest.py measures it)
+SLOWNESS = 1.0  # of this machine, at least 1: the greatest that was measured
+QUICK = 0.25  # seconds that `resurgo run -n 4 hello` takes at most on a machine that does nothing else
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 INTEL = {"VIRTUAL_ENV": IMPI, "RESURGO_LIBFABRIC_DIR": MPICH / "lib/mpich"}
 
@@ -57,6 +58,23 @@ INTEL = {"VIRTUAL_ENV": IMPI, "RESURGO_LIBFABRIC_DIR": MPICH / "lib/mpich"}
 def patience(seconds):
     """The seconds that a test waits for what should take `seconds` at most."""
     return max(SHORTEST_PATIENCE, seconds) * SLOWNESS
+
+
+def slowness():
+    """How much slower this machine is now than a quiet one: the best of three small jobs, between 1 and 8."""
+    times = []
+    for _ in range(3):
+        start = time.monotonic()
+        command = [RESURGO, "run", "-n", "4", PROGRAMS / "hello"]
+        subprocess.run(command, env=environment(), capture_output=True, timeout=60, check=False)
+        times.append(time.monotonic() - start)
+    return min(8.0, max(1.0, min(times) / QUICK))
+
+
+def measure():
+    """Measures the slowness of this machine, at the start and when a job takes longer than it should."""
+    global SLOWNESS
+    SLOWNESS = max(SLOWNESS, slowness())
 
 
 def slow(*values):
@@ -499,7 +517,7 @@ class Job:
             Path(file).touch()
         self.note("waits for the end")
         try:
-            code = self.process.wait(patience(timeout))
+            code = self.ends(timeout)
         except subprocess.TimeoutExpired:
             described = self.result(None).describe()
             where = "\n".join(f"{pid}: {command_of(pid)}\n    {stands_where(pid)}" for pid in self.processes()[:12])
@@ -508,6 +526,15 @@ class Job:
             raise AssertionError(f"the job did not end in {timeout} s\n{described}\n{where}") from None
         self.note(f"has ended with {code}")
         return self.result(code)
+
+    def ends(self, seconds):
+        """The exit status, in time. A machine that has become slower than it was at the start gives more of it."""
+        began = time.monotonic()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(patience(seconds))
+        measure()
+        self.note(f"takes long, on a machine that is slower by {SLOWNESS:.1f}")
+        return self.process.wait(max(0.0, began + patience(seconds) - time.monotonic()))
 
     def tell(self, most=60):
         """The test's own deeds and the last events, for one who looks for the reason of a failure."""

@@ -116,7 +116,7 @@ def images_of(agent):
 
 def with_copies(jobs, command, protocol, images, *options):
     """A job of four nodes with a rank each, and for each rank the nodes that have the copies of its images."""
-    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("1h"), *options]
+    options = ["--nodes", "4", "-ppn", "1", "--lease", "10s", *MANY, *TOLERATE_NODE, *every("1h"), *options]
     job = jobs.start(4, *command, options=options, protocol=protocol)
     job.opens_mpi()
     copies = lambda: [event for event in job.events if event["event"] == "image_replicated"]

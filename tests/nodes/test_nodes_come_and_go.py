@@ -156,7 +156,7 @@ def test_a_node_is_drained_and_nothing_is_lost(jobs, program, protocol):
 def test_ranks_with_channel_memories_leave_one_after_the_other(jobs, program, killed, rng):
     """Others go on meanwhile and repeat nothing, also when ranks that are about to leave are killed."""
     options = ["--nodes", "3", "--spares", "1", "--lease", "6s"]
-    job, result_after = heat(jobs, program, options, protocol="channel-memory", steps=24000)
+    job, result_after = heat(jobs, program, options, protocol="channel-memory", steps=6000)
     job.reach(lambda: b"step" in job.out.read_bytes() and len(job.lives()) == 4)
     here = sorted(event["rank"] for event in job.events if event["event"] == "started" and event["node"] == "1")
     if killed:
@@ -190,7 +190,7 @@ LOGS_GO_ALONG = ["--nodes", "3", "--spares", "1", "--lease", "6s", *TOLERATE_NOD
 def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, program, killed, images, protocol, rng):
     """Its ranks go on from there, also when they are killed meanwhile, and no other rank begins again."""
     protocol, *loggers = protocol
-    job, result_after = heat(jobs, program, [*LOGS_GO_ALONG, *loggers, *images], protocol=protocol, steps=16000)
+    job, result_after = heat(jobs, program, [*LOGS_GO_ALONG, *loggers, *images], protocol=protocol, steps=6000)
     job.reach(lambda: b"step" in job.out.read_bytes() and len(job.lives()) == 4)
     time.sleep(rng.uniform(0, 0.5))
     here = sorted(event["rank"] for event in job.events if event["event"] == "started" and event["node"] == "1")
@@ -219,7 +219,7 @@ def test_a_node_that_takes_logs_along_ends_when_others_have_new_images(jobs, pro
 @pytest.mark.slow
 def test_notice_where_a_node_takes_logs_along(jobs, program):
     options = [*LOGS_GO_ALONG, "--preempt-signal", "USR2"]
-    job, result_after = heat(jobs, program, options, protocol="pessimistic", steps=16000)
+    job, result_after = heat(jobs, program, options, protocol="pessimistic", steps=6000)
     job.reach(lambda: b"step" in job.out.read_bytes() and len(job.lives()) == 4)
     os.kill(agents(job)[1], signal.SIGUSR2)
     job.reach_event("node_left", timeout=30)

@@ -80,7 +80,7 @@ def begin(jobs, kind, protocol, options, image, program=PIECES):
 @pytest.mark.parametrize("kind", ["folders", "moved", "moving", "removed", "claims"])
 @pytest.mark.parametrize("protocol, options, image", LOSSES)
 def test_who_has_made_what_is_known_after_the_loss_of_a_node(jobs, protocol, options, image, kind):
-    job = begin(jobs, kind, protocol, ["--nodes", "2", "--lease", "1s", *options], image)
+    job = begin(jobs, kind, protocol, ["--nodes", "2", "--lease", "10s", *options], image)
     os.kill(agents(job)[1], signal.SIGKILL)
     job.reach_event("node_lost")
     (job.directory / "lost").touch()
@@ -126,7 +126,7 @@ NUMBERED = [("auto", [], True), ("auto", [], False), ("blocking", [], True), ("g
 @pytest.mark.parametrize("protocol, options, image", NUMBERED)
 def test_what_mpi_io_has_overwritten_is_undone_after_the_loss_of_a_node(jobs, protocol, options, image):
     """Where ranks go on alone, what they had read is lost with their node, and the job says so."""
-    job = begin(jobs, "", protocol, ["--nodes", "2", "--lease", "1s", *options], image, NUMBERS)
+    job = begin(jobs, "", protocol, ["--nodes", "2", "--lease", "10s", *options], image, NUMBERS)
     os.kill(agents(job)[1], signal.SIGKILL)
     job.reach_event("node_lost")
     (job.directory / "lost").touch()

@@ -27,7 +27,7 @@ def told(job, kind):
 @pytest.mark.parametrize("images", [[], every("100ms")], ids=["begin", "images"])
 def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
     """Twice, and then a process of it is killed."""
-    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "2s", *MANY, *TOLERATE_NODE, *images]
+    options = ["--nodes", "4", "-ppn", "2", "--spares", "2", "--lease", "10s", *MANY, *TOLERATE_NODE, *images]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol="hierarchical")
     job.reach(lambda: len(job.lives()) == 4)
     there = agents(job)
@@ -55,7 +55,7 @@ def test_only_the_groups_of_a_lost_node_return(jobs, program, images):
 @pytest.mark.slow
 def test_a_node_has_several_groups(jobs, program, rng):
     """All of them return, each by itself, and all images are on two nodes again afterwards."""
-    options = ["--nodes", "3", "-ppn", "4", "--spares", "1", "--group-size", "2", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("100ms")]
+    options = ["--nodes", "3", "-ppn", "4", "--spares", "1", "--group-size", "2", "--lease", "10s", *MANY, *TOLERATE_NODE, *every("100ms")]
     job = jobs.start(8, *program("crash"), *LONG, options=options, protocol="hierarchical")
     job.reach(lambda: len(job.lives()) == 8)
     there = agents(job)

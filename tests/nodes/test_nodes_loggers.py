@@ -43,7 +43,7 @@ LOGGERS = [
 @pytest.mark.parametrize("protocol", ["pessimistic", "causal"])
 def test_only_the_ranks_of_a_lost_node_begin_again(jobs, program, rng, protocol):
     """Also when that happens twice, and a rank is killed before and between."""
-    options = ["--nodes", "3", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE]
+    options = ["--nodes", "3", "-ppn", "1", "--lease", "10s", *MANY, *TOLERATE_NODE]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
     left = []
     for losses in (1, 2):
@@ -78,7 +78,7 @@ def node_of(job, rank, lives):
 def with_images(jobs, program, logging):
     """A job of four nodes with a rank each, of whose images all are on two nodes."""
     protocol, loggers, *reduction = logging
-    options = ["--nodes", "4", "--lease", "2s", *MANY, *TOLERATE_NODE, *every("100ms"), "--event-loggers", loggers, *reduction]
+    options = ["--nodes", "4", "--lease", "10s", *MANY, *TOLERATE_NODE, *every("100ms"), "--event-loggers", loggers, *reduction]
     job = jobs.start(4, *program("crash"), *LONG, options=options, protocol=protocol)
     job.reach(lambda: len(job.lives()) == 4)
     spread(job, 4)
@@ -153,7 +153,7 @@ def test_the_catalogue(jobs, program, rng, kills, name, protocol, nodes, images)
 @pytest.mark.parametrize("loggers", ["0", slow("1")])
 def test_what_was_printed_stays_true(jobs, rng, loggers, images):
     """Which message comes first is decided anew, but for what the user has read."""
-    options = ["--nodes", "4", "-ppn", "1", "--lease", "2s", *MANY, *TOLERATE_NODE, "--event-loggers", loggers, *images]
+    options = ["--nodes", "4", "-ppn", "1", "--lease", "10s", *MANY, *TOLERATE_NODE, "--event-loggers", loggers, *images]
     job = jobs.start(4, harness.PYTHON, "-c", PRINTS, "2000", options=options, protocol="causal")
     left = []
     printed = lambda: job.out.read_bytes().count(b"\n")

@@ -19,7 +19,7 @@ from settings import EVERY, MANY, TOGETHER, WAVES, every
 from survival import LONG, PROGRAMS, compare, undisturbed
 
 HEAT = ("200", "200", "12000")
-LOSSES = ["--lease", "2s", *MANY]
+LOSSES = ["--lease", "10s", *MANY]
 
 
 def pieces_of(agent):
@@ -196,7 +196,7 @@ def two_waves(jobs, job):
 
 def test_pieces_are_small_and_nothing_else_stays(jobs, program, rng):
     """Six images on three nodes with 2+1: three pieces, half of the memory of the images. After a loss there are two nodes."""
-    options = ["--nodes", "3", "-ppn", "2", "--lease", "2s", "--store", "parity:2+1", "--stats", *every("1h")]
+    options = ["--nodes", "3", "-ppn", "2", "--lease", "10s", "--store", "parity:2+1", "--stats", *every("1h")]
     job = jobs.start(6, *program("crash"), *LONG, options=options, protocol="blocking")
     two_waves(jobs, job)
     held = lambda: [(len(images_of(agent)), len(pieces_of(agent))) for agent in agents(job)]  # noqa: E731

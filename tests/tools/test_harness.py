@@ -54,6 +54,14 @@ def test_a_temporary_file_left_behind_is_found(closing):
         closing.close()
 
 
+def test_a_machine_that_has_become_slower_gives_more_time(jobs, tmp_path, monkeypatch):
+    go = tmp_path / "go"
+    monkeypatch.setattr(harness, "SHORTEST_PATIENCE", 0.1)
+    monkeypatch.setattr(harness, "SLOWNESS", 1.0)
+    monkeypatch.setattr(harness, "slowness", lambda: go.touch() or 1000.0)
+    assert jobs.command(["sh", "-c", f"while [ ! -e {go} ]; do sleep 0.01; done"]).wait(0.1).code == 0
+
+
 def test_shared_memory_in_use_belongs_to_somebody(closing):
     with shared_memory() as path, open(path, "r+b") as file, mmap.mmap(file.fileno(), 4096):
         closing.close()
