@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation: commands and options of its command lines exist, and its links lead somewhere."""
 
+import contextlib
 import functools
-import itertools
 import re
-import shlex
 import subprocess
 
 import pytest
 
+import documented
 import harness
 from harness import RESURGO
 
@@ -17,22 +17,22 @@ PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), ROOT / "examples/README.md", ROOT / "packaging/README.md"],
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
-# A command ends where the shell begins another one, or sends its output elsewhere.
-ENDS = re.compile(r"[();<>|&]+$")
 # What stands for the program whose options are its own.
 PROGRAM = re.compile(r"^(\./|/|\.\.?/|build/|~|\$)|^(python3?|sh|bash|sleep|env|heat|app|lmp|mpi\w*|hostname)$")
 
+# A job's own, which nobody starts.
+PROCESSES = {"agent", "event-logger", "channel-memory", "notifier", "rank-exec", "rank-restore", "rank-hold"}
 
-def commands(text):
-    """The words of each command line in the blocks of code of a page."""
-    for block in re.findall(r"^[ ]*```(?:sh|bash|console|)\n(.*?)^[ ]*```", text, re.M | re.S):
-        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-            line = line.strip().removeprefix("$ ").removeprefix("exec ")
-            line = re.sub(r"^(?:[A-Z_]+=\S* )+", "", line)
-            if re.match(r"resurgo [a-z]", line):
-                words = shlex.shlex(line.replace("…", "..."), posix=True, punctuation_chars="();<>|&")
-                words.whitespace_split = True
-                yield list(itertools.takewhile(lambda word: not ENDS.match(word), words))
+
+def commands(page):
+    """The words of each command line of resurgo on a page: in blocks, and in the text between them."""
+    lines = [line for block in documented.blocks(page) for line in documented.typed(block)]
+    inline = re.findall(r"`(resurgo [a-z][^`]*)`", re.sub(r"\n", " ", prose(page)))
+    for line in [*lines, *inline]:
+        with contextlib.suppress(ValueError):  # of a text with an apostrophe
+            words = documented.command(line.replace("…", "..."))
+            if words and words[1] not in PROCESSES:
+                yield words
 
 
 @functools.cache
@@ -48,14 +48,14 @@ def options(verb):
 
 
 def test_there_are_command_lines():
-    found = [words for page in PAGES for words in commands(page.read_text())]
+    found = [words for page in PAGES for words in commands(page)]
     assert len(found) > 70 and len({words[1] for words in found}) > 10, len(found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_command_and_option_exists(page):
     wrong = []
-    for _, verb, *words in commands(page.read_text()):
+    for _, verb, *words in commands(page):
         if verb not in verbs():
             wrong.append(verb)
             continue
