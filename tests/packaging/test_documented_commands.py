@@ -31,7 +31,7 @@ WEB = "serves until it is interrupted; watching/test_web.py"
 BLOCKS = {
     "README.md": {
         "resurgo run -n 4 ./app ": Runs(says="rank 3 has"),
-        "make wheel": Elsewhere("packaging/test_newcomer.py::test_the_readme_leads_to_a_survived_kill"),
+        "make wheel": Elsewhere(NEWCOMER),
         "make install": Elsewhere(INSTALLED),
         "make demo": Elsewhere("packaging/test_install.py::test_the_demo_in_c"),
         "2. Plain MPICH": Shown(),
