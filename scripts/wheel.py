@@ -36,6 +36,8 @@ License-File: LICENSE
 {more}Requires-Python: >=3.8
 Provides-Extra: mpich
 Requires-Dist: mpich>=5.0,<6; extra == "mpich"
+Provides-Extra: otf2
+Requires-Dist: otf2>=3.1,<4; extra == "otf2"
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Topic :: System :: Distributed Computing
 Description-Content-Type: text/markdown

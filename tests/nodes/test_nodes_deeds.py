@@ -152,6 +152,23 @@ def test_a_suspended_job_knows_who_has_made_what(chain, protocol):
     assert chain.out.split() == [b"45"], result.describe()
 
 
+@pytest.mark.parametrize("kind", ["claims", slow("moved"), slow("moving"), slow("removed")])
+@pytest.mark.parametrize("protocol", ["blocking", slow("auto")])
+def test_a_resumed_job_knows_it_after_the_loss_of_a_node(chain, protocol, kind):
+    nodes = ["--nodes", "2", "--lease", "10s"]
+    job = chain.start(2, PYTHON, "-c", PIECES, kind, protocol=protocol, options=nodes)
+    job.reach((job.directory / "early").exists)
+    assert chain.suspend()
+    (job.directory / "taken").touch()
+    resumed = chain.resume(options=nodes)
+    resumed.reach((job.directory / "late").exists)
+    os.kill(agents(resumed)[1], signal.SIGKILL)
+    resumed.reach_event("node_lost")
+    (job.directory / "lost").touch()
+    result = chain.end()
+    assert chain.out.split() == [b"45" if kind == "claims" else b"90"], result.describe()
+
+
 @pytest.mark.parametrize("protocol", ["auto", slow("blocking")])
 def test_an_interrupted_job_does_not(chain, protocol):
     job = chain.start(2, PYTHON, "-c", PIECES, "claims", protocol=protocol, options=EVERY)

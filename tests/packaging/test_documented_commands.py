@@ -158,6 +158,7 @@ BLOCKS = {
     },
     "docs/operations/tracing.md": {
         "resurgo run -n 64 --trace": Runs(FEW, says="rank 3 has", keeps="job.pftrace"),
+        "python -m resurgo.otf2": Elsewhere("watching/test_otf2.py::test_an_archive_has_what_the_trace_has"),
         "0.2 s of 3 ranks": Shown(),
         "resurgo trace report": Runs(takes=("job.pftrace",), says="load balance"),
     },

@@ -31,9 +31,15 @@ impl Work {
         Ok(notes)
     }
 
-    /// Whether the dispatcher has handed over what the rank had noted elsewhere.
-    pub(super) fn has_file_notes(&self, rank: usize) -> bool {
+    /// Whether the dispatcher has handed over what the rank had noted elsewhere, and no life of it has begun here since.
+    pub(super) fn is_handed_over(&self, rank: usize) -> bool {
         self.file_notes.get(&rank).is_some_and(|told| told.is_handed_over)
+    }
+
+    /// A life begins. The same.
+    pub(super) fn arrives(&mut self, rank: usize) -> bool {
+        let told = self.file_notes.get_mut(&rank);
+        told.is_some_and(|told| std::mem::take(&mut told.is_handed_over))
     }
 
     /// The rank goes on here, and had noted this elsewhere.
@@ -64,6 +70,20 @@ impl Agent {
     pub(super) fn tell_file_notes(&mut self, rank: usize, asked: u64) -> io::Result<()> {
         let notes = self.work.new_file_notes(rank)?;
         self.send(&ToDispatcher::FileNotes { rank, asked, notes })
+    }
+
+    /// What ranks here have noted in former runs of the job.
+    pub(super) fn tell_former_file_notes(&mut self) -> io::Result<()> {
+        if !self.work.job.keeps_file_notes() {
+            return Ok(());
+        }
+        for rank in 0..self.work.ranks.len() {
+            let is_here = self.work.is_here(rank);
+            if is_here && (self.work.ranks[rank].notes_lost_ns != 0 || self.work.memory.noted(rank)?[0] > 0) {
+                self.tell_file_notes(rank, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// Files are as they were in a wave, and undo logs are shorter.

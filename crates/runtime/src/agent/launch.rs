@@ -263,6 +263,7 @@ impl Waiting {
             let reason = format!("cannot write to the node memory: {error}");
             agent.send(&ToDispatcher::Failed { reason })?;
         }
+        agent.tell_former_file_notes()?;
         // The agent notices again whether the dispatcher has gone.
         let _ = agent.obey_all(messages)?;
         Ok(agent)

@@ -5,7 +5,7 @@
 pub(super) struct Told {
     pub noted: Vec<u64>,
     pub undo: ToldOfUndo,
-    /// Another node had noted it. Until a life begins here the rank belongs to no node.
+    /// Another node had noted it, and no life has begun here since.
     pub is_handed_over: bool,
 }
 

@@ -153,13 +153,14 @@ impl Rank {
     }
 
     /// A life begins.
-    fn begins(&mut self, asked: Asked, repeats: bool, has_file_notes: bool) {
-        if self.number == 0 {
+    /// `arrives`: from another node, with what it had noted of files there.
+    fn begins(&mut self, asked: Asked, repeats: bool, arrives: bool) {
+        if self.number == 0 || arrives {
             // Former lives, if there are any, were on another node.
-            self.number = asked.life.saturating_sub(1);
+            self.number += asked.life.saturating_sub(self.asked.life + 1);
             if self.number > 0 {
                 self.rested_ns = unix_ns();
-                if !has_file_notes {
+                if !arrives {
                     self.notes_lost_ns = self.rested_ns;
                 }
             }
@@ -265,7 +266,7 @@ impl Agent {
         let work = &mut self.work;
         let place = spawn::place(&work.job, rank);
         let are_alone = work.is_hierarchical();
-        let has_file_notes = work.has_file_notes(rank);
+        let arrives = work.arrives(rank);
         let this = &mut work.ranks[rank];
         // Ranks that return to a wave may take another course, unless other units have gone on.
         let is_anew = std::mem::take(&mut this.images.begins_anew);
@@ -277,7 +278,7 @@ impl Agent {
             waits: together && from != From::Beginning,
             is_ended: false,
         };
-        this.begins(asked, repeats, has_file_notes);
+        this.begins(asked, repeats, arrives);
         let behind = repeats && this.behind[0];
         leftovers::remove(&place.kvs_name, place.rank);
         work.memory.begin_life(

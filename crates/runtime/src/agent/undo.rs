@@ -27,7 +27,7 @@ impl Work {
     /// All ranks return to image `number` of theirs, or to the beginning (0), and none has a process.
     pub(super) fn undo(&mut self, number: u64) -> io::Result<()> {
         // Ranks of lost nodes come here later; their notes have come.
-        let is_here = |rank: &usize| self.is_here(*rank) || self.has_file_notes(*rank);
+        let is_here = |rank: &usize| self.is_here(*rank) || self.is_handed_over(*rank);
         let ranks: Vec<usize> = (0..self.ranks.len()).filter(is_here).collect();
         self.memory.undo(&ranks, number, self.job.nodes.is_none())?;
         let rested = self.ranks.iter_mut().filter(|rank| rank.rested_ns != 0);

@@ -19,8 +19,7 @@ impl Dispatcher {
         }
     }
 
-    /// Ranks go on elsewhere: their new nodes get what they had noted. Of ranks of a resumed job the notes of earlier runs
-    /// may be missing.
+    /// Ranks go on elsewhere: their new nodes get what they had noted.
     pub(super) fn hand_over_file_notes(&mut self) {
         let Some(plan) = self.plan.as_ref().filter(|_| self.policy.survivors.is_none()) else {
             return;
@@ -29,7 +28,6 @@ impl Dispatcher {
         for (rank, node) in self.nodes_of_ranks().into_iter().enumerate() {
             let had = match self.ledger.file_notes.get(&rank) {
                 Some((had, _)) => *had,
-                None if self.suspension.resumed_from.is_some() => continue,
                 None => known.get(rank).map_or(node, |had| *had as usize),
             };
             if had == node {

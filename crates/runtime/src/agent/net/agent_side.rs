@@ -129,6 +129,8 @@ impl Agent {
                 false => this.images.end_copies(),
             }
         }
+        // Others have noted more since, when a rank comes back.
+        self.work.file_notes.retain(|rank, _| nodes.is_here(*rank));
         if !self.work.moves_messages() {
             self.work.job.nodes = Some(nodes);
             return Ok(());
