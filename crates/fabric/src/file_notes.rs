@@ -35,7 +35,8 @@ fn word(place: &AtomicPtr<AtomicU64>) -> Option<&'static AtomicU64> {
 }
 
 /// What has been noted goes off the node. `waits`: the call returns when it is there. The agent needs a fraction of a
-/// millisecond for that. If the process has slept in an image meanwhile, nothing is left to wait for.
+/// millisecond for that. If the process has slept in an image meanwhile, nothing is left to wait for. If the agent has
+/// died, the node is lost, and this process ends soon: it must not do now what nobody would know of.
 pub fn keep(waits: bool) {
     // SAFETY: as above.
     let keeps = unsafe { KEEPS.load(Ordering::Acquire).as_ref() };
@@ -50,10 +51,15 @@ pub fn keep(waits: bool) {
         true => asked.fetch_add(1, Ordering::AcqRel) + 1,
         false => 0,
     };
-    if !resurgo_image::keep_notes(number) {
-        return;
+    let goes_on = || waits && life.load(Ordering::Acquire) == began_in;
+    while let Err(error) = resurgo_image::keep_notes(number) {
+        // The program has closed the descriptor.
+        if [libc::EBADF, libc::ENOTSOCK].contains(&error) || !goes_on() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    while kept.load(Ordering::Acquire) < number && life.load(Ordering::Acquire) == began_in {
+    while kept.load(Ordering::Acquire) < number && goes_on() {
         std::thread::sleep(Duration::from_micros(50));
     }
 }

@@ -239,9 +239,9 @@ pub fn wants_image() {
 }
 
 /// Tells the agent to keep off the node what this rank has noted of files. `asked`: which of the rank's times it waits
-/// for that; 0: it does not. False: there is no agent.
-pub fn keep_notes(asked: u64) -> bool {
-    send(IMAGE_FD, &Datagram::new(Kind::Notes, asked, 0, 0), &[]).is_ok()
+/// for that; 0: it does not. The error number says why it does not hear that.
+pub fn keep_notes(asked: u64) -> Result<(), i32> {
+    send(IMAGE_FD, &Datagram::new(Kind::Notes, asked, 0, 0), &[])
 }
 
 /// The agent's side: asks process `pid` for an image. It sends `request` together with what the main thread is doing,

@@ -21,7 +21,9 @@ impl Dispatcher {
 
     /// Ranks go on elsewhere: their new nodes get what they had noted.
     pub(super) fn hand_over_file_notes(&mut self) {
-        let Some(plan) = self.plan.as_ref().filter(|_| self.policy.survivors.is_none()) else {
+        // As `Job::keeps_file_notes` has it.
+        let keeps = self.images.without.is_none();
+        let Some(plan) = self.plan.as_ref().filter(|_| keeps) else {
             return;
         };
         let known = plan.of_rank.clone();

@@ -239,9 +239,10 @@ impl Job {
         self.tolerate_node && self.nodes.is_some() && self.protocol.recovers_alone_elsewhere()
     }
 
-    /// What ranks note of files is kept off their nodes: others may be lost, and later lives begin elsewhere.
+    /// What ranks note of files is kept off their nodes: others may be lost, and later lives begin elsewhere. Ranks say so
+    /// by the way of their images.
     pub fn keeps_file_notes(&self) -> bool {
-        self.nodes.is_some() && self.survivors() == 0
+        self.nodes.is_some() && self.images
     }
 
     /// The layout of the node memory, with room for `ranks` ranks, or for as many as there may be.
