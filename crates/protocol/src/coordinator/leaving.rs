@@ -174,6 +174,15 @@ impl Coordinator {
         self.kill(rank);
     }
 
+    /// The rank's process is known. Another node may have got its file while it began.
+    pub(super) fn move_late(&mut self, rank: Rank) {
+        let images = &self.ranks[rank as usize].images;
+        let is_new = |number: &u64| *number > images.stale && self.is_elsewhere(rank, From::File(*number));
+        if self.moves_alone() && images.files.last().is_some_and(is_new) {
+            self.move_away(rank);
+        }
+    }
+
     /// A wave is complete: ranks of leaving nodes now go.
     pub(super) fn leave_with_wave(&mut self, unit: usize) {
         if self.somebody_leaves() {

@@ -63,6 +63,7 @@ impl Coordinator {
                 self.tell_who_has_left(false, "");
             }
             self.end_copies_in_files(rank);
+            self.move_late(rank);
         }
     }
 
