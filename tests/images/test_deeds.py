@@ -262,21 +262,27 @@ def test_a_later_file_of_the_same_name_stays_when_a_former_one_is_moved_again(jo
 LINGERS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 static int lingers(int result) {
+    int error = errno;
     char *slow = getenv("SLOW_CALL");
     if (slow && rmdir(slow) == 0) {
         mkdir("lingers", 0700);
         while (access("taken", F_OK) != 0)
             nanosleep(&(struct timespec){0, 10000000}, NULL);
     }
+    errno = error;
     return result;
 }
 int rename(const char *from, const char *to) { return lingers(((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to)); }
 int unlink(const char *path) { return lingers(((int (*)(const char *))dlsym(RTLD_NEXT, "unlink"))(path)); }
+int open(const char *path, int flags, unsigned mode) {
+    return lingers(((int (*)(const char *, int, unsigned))dlsym(RTLD_NEXT, "open"))(path, flags, mode));
+}
 """
 
 # Rank 0 makes what must be new, and once more when it has removed it.
@@ -299,13 +305,34 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("protocol, call", [("pessimistic", "rename"), slow("pessimistic", "unlink"), slow("blocking", "rename")])
-def test_what_is_made_anew_after_an_image_in_the_removal_is_the_ranks_own(jobs, tmp_path, protocol, call):
+# Rank 0 makes a file anew at each step, and gives it another name.
+MOVED = """
+import os, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+if world.rank == 0:
+    for step in range(3):
+        if step == 0:
+            os.mkdir(os.environ["SLOW_CALL"])
+        with open("new", "w") as file:
+            file.write(f"step {step}\\n")
+        if step < 2:
+            os.rename("new", f"new.{step}")
+    open("late", "w").close()
+    while not os.path.exists("killed"):
+        time.sleep(0.01)
+world.barrier()
+print("done", flush=True)
+"""
+
+
+def struck_after_lingering(jobs, tmp_path, program, *words, protocol):
+    """A job whose rank 0 goes on from an image in the middle of a call."""
     (tmp_path / "lingers.c").write_text(LINGERS)
     library = tmp_path / "lingers.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "lingers.c", "-ldl"], check=True)
     env = harness.environment(LD_PRELOAD=library, SLOW_CALL=tmp_path / "slow")
-    job = jobs.start(2, PYTHON, "-c", ANEW, call, options=[*MANY, *every("1h")], protocol=protocol, env=env)
+    job = jobs.start(2, PYTHON, "-c", program, *words, options=[*MANY, *every("1h")], protocol=protocol, env=env)
     job.reach((job.directory / "lingers").exists)
     job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
     (job.directory / "taken").touch()
@@ -314,5 +341,18 @@ def test_what_is_made_anew_after_an_image_in_the_removal_is_the_ranks_own(jobs, 
     (job.directory / "killed").touch()
     result = job.wait().ok()
     assert began_from_images(result), result.describe()
+    return job, result
+
+
+@pytest.mark.parametrize("protocol, call", [("pessimistic", "rename"), slow("pessimistic", "unlink"), slow("blocking", "rename")])
+def test_what_is_made_anew_after_an_image_in_the_removal_is_the_ranks_own(jobs, tmp_path, protocol, call):
+    job, result = struck_after_lingering(jobs, tmp_path, ANEW, call, protocol=protocol)
     assert (job.directory / "new").read_text() == "step 1\n", result.describe()
     assert call == "unlink" or (job.directory / "old").read_text() == "step 0\n", result.describe()
+
+
+@pytest.mark.parametrize("protocol", ["pessimistic", slow("blocking"), slow("auto")])
+def test_a_file_that_was_opened_anew_in_an_image_is_not_moved_in_place_of_a_later_one(jobs, tmp_path, protocol):
+    job, result = struck_after_lingering(jobs, tmp_path, MOVED, protocol=protocol)
+    found = [(job.directory / name).read_text() for name in ("new.0", "new.1", "new")]
+    assert found == ["step 0\n", "step 1\n", "step 2\n"], result.describe()

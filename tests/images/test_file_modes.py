@@ -7,7 +7,7 @@ import pytest
 import harness
 from harness import slow
 from image_files import calm_and_struck
-from settings import PROTOCOLS, every
+from settings import MANY, PROTOCOLS, every
 
 MODES = """
 import sys
@@ -153,3 +153,86 @@ def test_a_file_that_is_removed_while_it_is_open_is_not_replaced_by_another(jobs
         assert harness.by_rank(result.ok().out) == harness.by_rank(calm.out) and result.of("returned"), result.describe()
     else:
         assert result.code == 119 and "was removed meanwhile" in result.errors, result.describe()
+
+
+# Rank 1 opens what rank 0 has made. Between both are the images. Then rank 0 removes it, and makes another one.
+REPLACED = """
+import os, sys, time
+import numpy as np
+from mpi4py import MPI
+world, kind, left = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
+rank, other, number = world.rank, 1 - world.rank, 64
+def opened(mode):
+    return MPI.File.Open(MPI.COMM_SELF, "scratch", mode)
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+def row(step):
+    return np.arange(number, dtype="q") + 1000 * step + 100 * rank
+def look(file, rank):
+    found = np.zeros(number, dtype="q")
+    file.Read_at(8 * number * rank, found)
+    return int(found.sum())
+both, total = MPI.MODE_CREATE | MPI.MODE_RDWR, 0
+for step in range(2):
+    if rank == 0:
+        file = opened(both)
+        if kind != "empty":
+            file.Write_at(0, row(step))
+        if kind != "held":
+            file.Close()
+        if step == 1:
+            if left == "gone":
+                MPI.File.Delete("scratch")
+            open("late", "w").close()
+            wait_for("killed")
+            if left == "gone":
+                break
+    world.barrier()
+    if rank == 1:
+        if step == 0:
+            open("waits", "w").close()
+            wait_for("taken")
+        file = opened(MPI.MODE_RDWR)
+        if kind != "empty":
+            total += look(file, 0)
+        file.Write_at(8 * number, row(step))
+        file.Close()
+    world.barrier()
+    if rank == 0:
+        if kind != "held":
+            file = opened(MPI.MODE_RDWR)
+        total += look(file, 1)
+        file.Close()
+        MPI.File.Delete("scratch")
+    world.barrier()
+    if left == "gone" and rank == 1:
+        break
+print("rank", rank, total, flush=True)
+"""
+WAVES = ["chandy-lamport", "blocking", slow("group"), slow("auto")]
+
+
+@pytest.mark.parametrize("left", ["there", "gone"])
+@pytest.mark.parametrize("kind", ["held", "closed", "empty"])
+@pytest.mark.parametrize("protocol", WAVES)
+def test_a_file_that_is_replaced_after_the_images_is_found_again_or_the_job_ends(jobs, protocol, kind, left):
+    options = [*MANY, *every("1h")]
+    job = jobs.start(2, harness.PYTHON, "-c", REPLACED, kind, left, protocol=protocol, options=options)
+    job.reach((job.directory / "waits").exists)
+    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
+    (job.directory / "taken").touch()
+    job.reach((job.directory / "late").exists)
+    job.strike([0])
+    (job.directory / "killed").touch()
+    result = job.wait()
+    # What rank 1 reads has no name any more, and nobody has it. Under `auto` rank 0 goes on alone.
+    if kind == "closed" and protocol != "auto":
+        assert result.code == 119 and "has opened" in result.errors and "by MPI-IO" in result.errors, result.describe()
+        return
+    result.ok()
+    assert protocol == "auto" or result.of("returned"), result.describe()
+    steps = 1 if left == "gone" else 2
+    of = [sum(range(64)) * steps + 64 * (1000 * (steps * (steps - 1) // 2) + 100 * rank * steps) for rank in range(2)]
+    expected = {0: [f"rank 0 {of[1]}\n".encode()], 1: [f"rank 1 {0 if kind == 'empty' else of[0]}\n".encode()]}
+    assert harness.by_rank(result.out) == expected, result.describe()

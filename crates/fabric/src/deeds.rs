@@ -30,7 +30,10 @@ use crate::file_notes;
 use crate::node::Node;
 
 mod notes;
+mod opened;
 mod path;
+
+pub use opened::Opening;
 
 use notes::{Deed, Outcome, Table};
 use path::{EMPTY, Path, hash};
@@ -47,6 +50,8 @@ static NOTES_LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static JOB_BEGAN: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// When the last image of this process was taken, by the clock of files; 0: there was none.
 static IMAGED_NS: AtomicU64 = AtomicU64::new(0);
+/// The process, or one before it from whose image it began, has woken up from an image.
+static IS_WOKEN: AtomicBool = AtomicBool::new(false);
 /// When the image was taken that the first life after lost ones began from; 0: it began from the beginning.
 static LOST_SINCE: AtomicU64 = AtomicU64::new(0);
 /// See [`header::FILES_WAIT`], and its value at the last image of this process.
@@ -110,15 +115,21 @@ impl Life {
         noted
     }
 
-    /// This life has opened `path`, as it was or anew.
-    fn note_opened(&mut self, table: Table, path: Path) {
+    /// Life `number` has opened `path`, as it was or anew.
+    fn note_opened(&mut self, table: Table, path: Path, number: u64) {
         self.look(table);
-        set(&mut self.paths, u64::from(path.short()), true);
+        if self.anew_in == number {
+            set(&mut self.paths, u64::from(path.short()), true);
+        }
     }
 
-    /// This life has made `path`, or removed it.
-    fn note(&mut self, table: Table, path: Path, is_there: bool) {
+    /// Life `number` has made `path`, or removed it. If that is not the present life, the process has slept in an image
+    /// since, and the life that went on has done the same.
+    fn note(&mut self, table: Table, path: Path, is_there: bool, number: u64) {
         let noted = self.look(table);
+        if self.anew_in != number {
+            return;
+        }
         let short = path.short();
         (table.oldest(noted)..noted)
             .filter(|number| {
@@ -179,31 +190,36 @@ fn with_life<R>(look: impl FnOnce(&mut Life) -> R) -> Option<R> {
     Some(result)
 }
 
-/// Notes that this life has made `path`, or removed it.
-fn note(path: Path, is_there: bool) {
-    let Some(table) = Table::of_this_rank() else { return };
-    with_life(|present| {
-        set(&mut present.own, u64::from(path.short()), is_there);
-        if life() > 1 {
-            present.note(table, path, is_there);
-        }
-    });
-}
-
-/// Notes that the MPI library has opened `path`, which may be what former lives have made of it.
-fn has_opened(path: Path) {
+/// The MPI library has opened `path` in life `number`, which may be what former lives have made of it.
+fn has_opened(path: Path, number: u64) {
     if let Some(table) = Table::of_this_rank() {
-        with_life(|life| life.note_opened(table, path));
+        with_life(|life| life.note_opened(table, path, number));
     }
 }
 
-/// Notes what this life has removed and made.
-fn has_changed(step: Step) {
-    if step.deed.removes {
-        note(step.path, false);
+/// Life `number` has opened `path` anew.
+fn has_made(path: Path, number: u64) {
+    if let Some(table) = Table::of_this_rank() {
+        with_life(|present| {
+            set(&mut present.own, u64::from(path.short()), true);
+            if number > 1 {
+                present.note(table, path, true, number);
+            }
+        });
     }
-    if let Some(made) = step.made {
-        note(made, true);
+}
+
+/// Notes what life `number` has removed and made.
+fn has_changed(table: Table, step: Step, number: u64) {
+    if number > 1 {
+        with_life(|present| {
+            if step.deed.removes {
+                present.note(table, step.path, false, number);
+            }
+            if let Some(made) = step.made {
+                present.note(table, made, true, number);
+            }
+        });
     }
 }
 
@@ -301,6 +317,7 @@ pub fn note_image() {
 /// This process has woken up from an image.
 pub fn woken() {
     WAITED_AT_IMAGE.store(0, Ordering::Relaxed);
+    IS_WOKEN.store(true, Ordering::Relaxed);
     let (imaged, lost) = (IMAGED_NS.load(Ordering::Relaxed), shared(&NOTES_LOST).unwrap_or(0));
     if imaged <= lost {
         // Images that this life takes are behind lost ones, too.
@@ -404,7 +421,7 @@ fn make<R: Copy + PartialEq>(step: Step, failed: R, call: impl Fn() -> R, again:
         set_errno(before);
         let result = again();
         if result != failed && !deed.removes {
-            has_changed(step);
+            has_changed(table, step, began_in);
         }
         return result;
     }
@@ -434,7 +451,7 @@ fn note_outcome(
         (_, None) => table.put(number, step.deed, Outcome::Done),
     }
     if error.is_none() {
-        has_changed(step);
+        has_changed(table, step, began_in);
         // The life that went on may have made it anew.
         if step.deed.removes && life() == began_in {
             table.forget(step.path);
@@ -535,11 +552,12 @@ fn open_file(path: Path, flags: c_int, cut: c_int, open: impl Fn(c_int) -> c_int
     if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
         wait_for_files();
     }
+    let began_in = life();
     let fd = open(flags);
     match fd {
         0.. if flags & (libc::O_CREAT | libc::O_TRUNC) == 0 => (),
-        0.. if cut == 0 => has_opened(path),
-        0.. => note(path, true),
+        0.. if cut == 0 => has_opened(path, began_in),
+        0.. => has_made(path, began_in),
         _ => not_opened(path),
     }
     fd
@@ -683,10 +701,11 @@ unsafe extern "C" fn fopen(path: Place, mode: Place) -> *mut c_void {
     }
     let mut without = [0u8; 16];
     if !modes.contains(&b'x') || modes.len() > without.len() {
+        let began_in = life();
         let stream = open(mode);
         match stream.is_null() {
             true => not_opened(file),
-            false if modes.first() == Some(&b'w') => note(file, true),
+            false if modes.first() == Some(&b'w') => has_made(file, began_in),
             false => (),
         }
         return stream;

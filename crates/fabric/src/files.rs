@@ -268,15 +268,17 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: libc::mod
     let _guard = Guard::new();
     // SAFETY: as the caller calls it.
     unsafe {
+        let opening = deeds::Opening::new(images::node(), path);
         let fd = match REPLAYS.load(Ordering::Relaxed) {
             // Do not cut off a file that a former life made: others have written to it.
             true => open_as_before(path, |was_open| match was_open {
                 // Nor make it anew: it would stay.
                 true => deeds::open_again(path, flags),
-                false => deeds::open_uncut(path, flags, mode),
+                false => opening.open(flags, mode, |flags, mode| deeds::open_uncut(path, flags, mode)),
             }),
-            false => deeds::open(path, flags, mode),
+            false => opening.open(flags, mode, |flags, mode| deeds::open(path, flags, mode)),
         };
+        opening.has_opened(fd);
         if fd >= 0
             && let Some((file, _)) = regular(fd)
         {

@@ -43,7 +43,7 @@ mod zone;
 pub use enable::{enable, enable_again, is_enabled};
 pub use gate::{Guard, disable, is_restored, take_restored};
 pub use hooks::Hooks;
-pub use sharing::{is_mpi_file, note_mpi_file};
+pub use sharing::{for_each_nameless, is_mpi_file, note_mpi_file};
 pub use sys::{make_large_pages, thread_pointer};
 pub use talk::{Socket, ask, keep_notes, log_grows, wants_image};
 

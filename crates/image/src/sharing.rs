@@ -68,6 +68,21 @@ pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Optio
     });
 }
 
+/// Calls `each` with a path, under /proc, of every descriptor of any process, this one too, whose file has lost its name.
+pub fn for_each_nameless(mut each: impl FnMut(&str)) {
+    for_each_process(|process| {
+        let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
+            return;
+        };
+        let _ = sys::numbers_in(files, |file| {
+            if has_no_name(process, file) {
+                each(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str());
+            }
+        });
+        sys::close(files);
+    });
+}
+
 /// Calls `each` for every descriptor of another process that can write to a file: see [`for_each_open`].
 pub fn for_each_writer(each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
     for_each_open(Opened::ForWriting, each);

@@ -92,6 +92,14 @@ pub fn removed(rank: usize) -> String {
     )
 }
 
+/// Why a life cannot open what former ones opened.
+pub fn replaced(rank: usize, path: &str) -> String {
+    format!(
+        "rank {rank} has opened {path} by MPI-IO, and ranks have removed or replaced it since. No process has it any more, so it \
+         cannot be opened again, and the job cannot be recovered; docs/guide/recovery.md, section Files, says what helps"
+    )
+}
+
 /// Why a life cannot tell whether it has to do something to a file.
 pub fn notes_are_lost(rank: usize, path: &str) -> String {
     format!(

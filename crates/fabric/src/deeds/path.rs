@@ -69,7 +69,7 @@ impl Path {
 
     /// When what is there was made, and changed last, and when something about it (as its name) was: in nanoseconds since
     /// 1970.
-    fn times(&self) -> Option<(i128, i128, i128)> {
+    pub(super) fn times(&self) -> Option<(i128, i128, i128)> {
         // SAFETY: an all-zero statx is valid, and the kernel fills it.
         unsafe {
             let mut about: libc::statx = zeroed();

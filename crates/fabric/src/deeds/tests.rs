@@ -52,15 +52,17 @@ fn what_this_life_has_made_anew_is_told_from_what_is_left() {
         assert!(known.outcome.is_some());
         (known.number, known.is_anew)
     };
-    life.note(table, other, true);
+    life.note(table, other, true, 0);
     assert_eq!(again(&mut life, removed), (0, false));
-    life.note(table, new, true);
+    life.note(table, new, true, 0);
     assert_eq!(again(&mut life, moved), (1, true));
-    life.note(table, new, false);
+    life.note(table, new, false, 0);
     assert_eq!(again(&mut life, removed), (2, false));
     // A process that has woken up forgets what was so before its image, and nothing since.
     life.anew_in = 7;
-    life.note_opened(table, other);
+    life.note_opened(table, other, 7);
+    assert!(life.anew_in == 0 && life.paths == [0; deeds::MOST / 64]);
+    life.note_opened(table, other, 0);
     let opened = begin(&mut life, table, removes("unlink", other).deed, || true);
     assert!(opened.outcome.is_none() && opened.is_anew);
 }
