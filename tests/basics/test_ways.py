@@ -30,7 +30,7 @@ ANNOUNCED = [
     *[
         (way, TOGETHER, text)
         for way in ("io_turns", "io_ordered", "io_append", "io_scratch")
-        for text in ("or used a shared file pointer", "had been removed or renamed by a former life")
+        for text in ("or used a shared file pointer", "had been removed or renamed by a former life", "have removed or replaced it since")
     ],
 ]
 TEXT = b"".join(b"input line %d %s\n" % (number, b"x" * (number % 50)) for number in range(2000)) + b"no newline at the end"

@@ -1,7 +1,7 @@
 //! What ranks note of files goes to the dispatcher, where the job has several nodes: the node's loss would take it along.
 //!
 //! A rank says when it has noted something. It waits before it makes, renames or removes a file, and before it overwrites
-//! by MPI-IO what it has read. The dispatcher hands the notes to the node on which the rank goes on.
+//! something by MPI-IO. The dispatcher hands the notes to the node on which the rank goes on.
 
 use std::io;
 
