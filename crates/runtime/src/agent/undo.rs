@@ -195,7 +195,7 @@ fn write_back(logs: &[Vec<u8>], number: u64, are_all: bool) -> bool {
         });
         story.kept = written.collect();
         let is_done = story
-            .write_back(Path::new(std::ffi::OsStr::from_bytes(path)), inode)
+            .write_back(Path::new(std::ffi::OsStr::from_bytes(path)), inode, are_all)
             .is_ok();
         all &= is_done && (are_all || !undo::holds_pointer(path));
     }
@@ -210,7 +210,7 @@ impl Story<'_> {
             .is_some_and(|record| matches!(record.what, What::Longer(.., 0)))
     }
 
-    fn write_back(&self, path: &Path, inode: Inode) -> io::Result<()> {
+    fn write_back(&self, path: &Path, inode: Inode, are_all: bool) -> io::Result<()> {
         let file = match open(path, inode) {
             // It has been removed since.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_new() => return Ok(()),
@@ -221,11 +221,34 @@ impl Story<'_> {
                 undo::runs(places).try_for_each(|(at, old)| file.write_all_at(old, at))?;
             }
         }
-        self.cut(&file)
+        let length = file.metadata()?.len();
+        let end = match are_all {
+            true => self.length_before(),
+            false => self.end_of_others(&file, length)?,
+        };
+        match end < length {
+            true => file.set_len(end),
+            false => Ok(()),
+        }
     }
 
-    /// Cuts off what was added. Some of it may have been added by ranks that do not undo it: their image is later.
-    fn cut(&self, file: &File) -> io::Result<()> {
+    /// The length that the file had, with what stays of it, where the logs of all ranks are here. Until the first of them
+    /// makes it longer, each record tells how long it was at least; and that one tells how long it was.
+    fn length_before(&self) -> u64 {
+        let mut length = self.kept.iter().map(|(_, to)| *to).max().unwrap_or(0);
+        for record in &self.records {
+            match record.what {
+                What::Changed(_, to, _) => length = length.max(to),
+                What::Longer(.., before) => return length.max(before),
+                What::Path(_) | What::Read(..) | What::Glanced(..) => {}
+            }
+        }
+        u64::MAX
+    }
+
+    /// The end of a file of `length` bytes without what these ranks have added to it. Some of it may have been added by
+    /// ranks that do not undo it here: their image is later, or they are elsewhere.
+    fn end_of_others(&self, file: &File, length: u64) -> io::Result<u64> {
         let mut added: Vec<(u64, u64)> = Vec::new();
         // Between the file's end and what was written behind it. What is written there later is added, too.
         let mut holes: Vec<(u64, u64)> = Vec::new();
@@ -237,9 +260,9 @@ impl Story<'_> {
                     for (start, end) in &holes {
                         add(&mut added, from.max(*start), to.min(*end));
                     }
-                    let ends = undo::runs(places).map(|(at, old)| at + old.len() as u64);
-                    let is_old = |end: &u64| !added.iter().any(|(from, to)| from < end && end <= to);
-                    least = least.max(ends.filter(is_old).max().unwrap_or(0));
+                    for (at, old) in undo::runs(places) {
+                        least = least.max(end_without(&added, at, at + old.len() as u64));
+                    }
                 }
                 What::Longer(from, to, before) => {
                     add(&mut added, from.max(least), to);
@@ -248,7 +271,6 @@ impl Story<'_> {
                 What::Path(_) | What::Read(..) | What::Glanced(..) => {}
             }
         }
-        let length = file.metadata()?.len();
         let mut end = length;
         let begin_of = |ranges: &[(u64, u64)], end: u64| {
             let mut touching = ranges.iter().filter(|(from, to)| *from < end && end <= *to);
@@ -276,10 +298,7 @@ impl Story<'_> {
                 break;
             }
         }
-        match end < length {
-            true => file.set_len(end),
-            false => Ok(()),
-        }
+        Ok(end)
     }
 }
 
@@ -321,6 +340,15 @@ fn last_written(file: &File, from: u64, to: u64) -> io::Result<u64> {
         at += found as u64;
     }
     Ok(last)
+}
+
+/// The end of what a range has in none of these, which do not touch one another; 0: it has nothing else.
+fn end_without(ranges: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    let touching = ranges.iter().find(|(start, end)| *start < to && to <= *end);
+    match touching.map_or(to, |(start, _)| *start) {
+        end if end > from => end,
+        _ => 0,
+    }
 }
 
 /// Adds a range to some that do not touch one another.
@@ -514,6 +542,21 @@ mod tests {
         one.write(3, 2, 4, b"new content that is longer");
         assert!(write_back(&[one.log], 3, true));
         assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn a_file_that_was_made_longer_then_cut_off_and_made_longer_again_has_its_length_again() {
+        for are_all in [true, false] {
+            let (_directory, path, file) = file("longer", b"0123456789");
+            let mut one = Writer::new(&file, &path);
+            one.write(3, 1, 10, b"abcd");
+            let run = [&4u64.to_le_bytes(), &10u64.to_le_bytes(), &b"456789abcd"[..]].concat();
+            one.note(3, 2, What::Changed(4, 14, b""), &run);
+            file.set_len(4).unwrap();
+            one.write(3, 3, 4, b"another content");
+            assert!(write_back(&[one.log], 3, are_all));
+            assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
+        }
     }
 
     #[test]
