@@ -12,6 +12,7 @@ import pytest
 import harness
 
 from harness import PYTHON, slow, storm
+from image_files import struck_behind_an_image
 from settings import MANY, every
 from survival import began_from_images
 
@@ -333,13 +334,7 @@ def struck_after_lingering(jobs, tmp_path, program, *words, protocol):
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "lingers.c", "-ldl"], check=True)
     env = harness.environment(LD_PRELOAD=library, SLOW_CALL=tmp_path / "slow")
     job = jobs.start(2, PYTHON, "-c", program, *words, options=[*MANY, *every("1h")], protocol=protocol, env=env)
-    job.reach((job.directory / "lingers").exists)
-    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
-    (job.directory / "taken").touch()
-    job.reach((job.directory / "late").exists)
-    job.strike([0])
-    (job.directory / "killed").touch()
-    result = job.wait().ok()
+    result = struck_behind_an_image(jobs, job, "lingers").ok()
     assert began_from_images(result), result.describe()
     return job, result
 

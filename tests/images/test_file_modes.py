@@ -6,7 +6,7 @@ import pytest
 
 import harness
 from harness import slow
-from image_files import calm_and_struck
+from image_files import calm_and_struck, struck_behind_an_image
 from settings import MANY, PROTOCOLS, every
 
 MODES = """
@@ -161,7 +161,7 @@ import os, sys, time
 import numpy as np
 from mpi4py import MPI
 world, kind, left = MPI.COMM_WORLD, sys.argv[1], sys.argv[2]
-rank, other, number = world.rank, 1 - world.rank, 64
+rank, number = world.rank, 64
 def opened(mode):
     return MPI.File.Open(MPI.COMM_SELF, "scratch", mode)
 def wait_for(name):
@@ -219,13 +219,7 @@ WAVES = ["chandy-lamport", "blocking", slow("group"), slow("auto")]
 def test_a_file_that_is_replaced_after_the_images_is_found_again_or_the_job_ends(jobs, protocol, kind, left):
     options = [*MANY, *every("1h")]
     job = jobs.start(2, harness.PYTHON, "-c", REPLACED, kind, left, protocol=protocol, options=options)
-    job.reach((job.directory / "waits").exists)
-    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
-    (job.directory / "taken").touch()
-    job.reach((job.directory / "late").exists)
-    job.strike([0])
-    (job.directory / "killed").touch()
-    result = job.wait()
+    result = struck_behind_an_image(jobs, job, "waits")
     # What rank 1 reads has no name any more, and nobody has it. Under `auto` rank 0 goes on alone.
     if kind == "closed" and protocol != "auto":
         assert result.code == 119 and "has opened" in result.errors and "by MPI-IO" in result.errors, result.describe()

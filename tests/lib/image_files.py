@@ -34,6 +34,17 @@ def calm_and_struck(jobs, program, kind, protocol, options):
     return calm, result
 
 
+def struck_behind_an_image(jobs, job, ready):
+    """The job has an image when `ready` is there, comes to `late`, and loses rank 0. The program waits for `taken` and `killed`."""
+    job.reach((job.directory / ready).exists)
+    job.reach(lambda: jobs.resurgo("checkpoint", str(job.process.pid)).code == 0, what="an image")
+    (job.directory / "taken").touch()
+    job.reach((job.directory / "late").exists)
+    job.strike([0])
+    (job.directory / "killed").touch()
+    return job.wait()
+
+
 def files(directory, rank):
     """The image files of a rank, the oldest first."""
     return sorted(Path(directory).glob(f"*/rank-{rank}.image-*"), key=lambda path: int(path.name.rpartition("-")[2]))

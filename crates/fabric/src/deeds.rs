@@ -200,12 +200,9 @@ fn has_opened(path: Path, number: u64) {
 /// Life `number` has opened `path` anew.
 fn has_made(path: Path, number: u64) {
     if let Some(table) = Table::of_this_rank() {
-        with_life(|present| {
-            set(&mut present.own, u64::from(path.short()), true);
-            if number > 1 {
-                present.note(table, path, true, number);
-            }
-        });
+        let step = makes("open", path);
+        owns_now(step);
+        has_changed(table, step, number);
     }
 }
 

@@ -32,6 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use resurgo_image::Guard;
 use resurgo_wire::node_memory::{PHASE_REPLAY, control};
 
+use crate::about::{about, inode, is_regular};
 use crate::clock::file_time;
 use crate::deeds;
 use crate::engine::images;
@@ -100,18 +101,12 @@ unsafe fn was_there(directory: c_int, path: *const c_char, flags: c_int) -> Opti
         return None;
     }
     let known = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_BTIME;
-    // SAFETY: an all-zero statx is valid, and the kernel fills it. What the agent has written stays, as the phase does.
-    let (about, began) = unsafe {
-        let mut about: libc::statx = zeroed();
-        if libc::statx(directory, path, flags, known, &mut about) != 0 {
-            return None;
-        }
-        (about, BEGAN.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire))
-    };
-    let is_regular = u32::from(about.stx_mode) & libc::S_IFMT == libc::S_IFREG;
-    let made = file_time(about.stx_btime);
-    let device = libc::makedev(about.stx_dev_major, about.stx_dev_minor);
-    (about.stx_mask & known == known && is_regular && made < i128::from(began)).then_some((device, about.stx_ino))
+    // SAFETY: as the caller says.
+    let about = unsafe { about(directory, path, flags, known) }?;
+    // SAFETY: what the agent has written stays, as the phase does.
+    let began = unsafe { BEGAN.load(Ordering::Acquire).as_ref() }?.load(Ordering::Acquire);
+    let is_known = about.stx_mask & known == known && is_regular(&about);
+    (is_known && file_time(about.stx_btime) < i128::from(began)).then(|| inode(&about))
 }
 
 /// How the call went in a former life.
@@ -167,14 +162,9 @@ fn regular(fd: c_int) -> Option<(Inode, u64)> {
 
 /// When the file was made, in nanoseconds; 0: nobody knows.
 fn born(fd: c_int) -> i128 {
-    // SAFETY: an all-zero statx is valid, and the kernel fills it.
-    unsafe {
-        let mut about: libc::statx = zeroed();
-        match libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME, &mut about) {
-            0 => file_time(about.stx_btime),
-            _ => 0,
-        }
-    }
+    // SAFETY: an empty path, which stands for the descriptor itself.
+    let about = unsafe { about(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_BTIME) };
+    about.map_or(0, |about| file_time(about.stx_btime))
 }
 
 /// The file and its length, if the MPI library opened it. Its own shared memory, which comes from `shm_open`, is no such

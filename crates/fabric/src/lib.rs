@@ -3,6 +3,7 @@
 //! libfabric loads it (FI_PROVIDER_PATH) and calls [`fi_prov_ini`]. Messages between ranks of a node go through channel
 //! logs in the node memory; see docs/internals/data-path.md.
 
+mod about;
 mod arena;
 mod channel_memories;
 mod claim;

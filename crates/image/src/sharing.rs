@@ -31,6 +31,16 @@ pub fn for_each_process(each: impl FnMut(i32)) {
     }
 }
 
+/// Calls `each` with every process that may be looked at, and each of its descriptors.
+fn for_each_descriptor(mut each: impl FnMut(i32, i32)) {
+    for_each_process(|process| {
+        if let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) {
+            let _ = sys::numbers_in(files, |file| each(process, file));
+            sys::close(files);
+        }
+    });
+}
+
 fn directory(path: &str) -> Result<i32, sys::Errno> {
     sys::open(path.as_bytes(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)
 }
@@ -50,36 +60,24 @@ pub enum Opened {
 ///
 /// Files are only looked at when `each` asks: the server of a file that this rank does not use may be out of reach.
 pub fn for_each_open(which: Opened, mut each: impl FnMut(u64, &dyn Fn() -> Option<Inode>)) {
-    for_each_process(|process| {
-        let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
+    for_each_descriptor(|process, file| {
+        if which == Opened::Nameless && !has_no_name(process, file) {
             return;
-        };
-        let _ = sys::numbers_in(files, |file| {
-            if which == Opened::Nameless && !has_no_name(process, file) {
-                return;
-            }
-            if let Some(number) = number(process, file, which) {
-                // Check this last: a process that ends meanwhile may look like another's before.
-                let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
-                each(number, &|| target(process, file).filter(is_other));
-            }
-        });
-        sys::close(files);
+        }
+        if let Some(number) = number(process, file, which) {
+            // Check this last: a process that ends meanwhile may look like another's before.
+            let is_other = |_: &Inode| !is_of_this_rank(process) && !has_ended(process);
+            each(number, &|| target(process, file).filter(is_other));
+        }
     });
 }
 
 /// Calls `each` with a path, under /proc, of every descriptor of any process, this one too, whose file has lost its name.
 pub fn for_each_nameless(mut each: impl FnMut(&str)) {
-    for_each_process(|process| {
-        let Ok(files) = directory(Text::of(format_args!("/proc/{process}/fd\0")).as_str()) else {
-            return;
-        };
-        let _ = sys::numbers_in(files, |file| {
-            if has_no_name(process, file) {
-                each(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str());
-            }
-        });
-        sys::close(files);
+    for_each_descriptor(|process, file| {
+        if has_no_name(process, file) {
+            each(Text::of(format_args!("/proc/{process}/fd/{file}")).as_str());
+        }
     });
 }
 

@@ -6,6 +6,7 @@
 use std::ffi::CString;
 
 use super::*;
+use crate::about::{about, inode, is_regular};
 use crate::clock::file_time;
 
 /// Directories of the system's own files, and of the MPI library's shared memory.
@@ -18,8 +19,6 @@ pub struct Opening {
     path: Path,
     /// The number of its note, and how it went in a former life.
     noted: Option<(Table, u64, Deed, Option<Outcome>)>,
-    /// Which file a former life opened.
-    former: Option<u32>,
 }
 
 impl Opening {
@@ -29,26 +28,21 @@ impl Opening {
     /// `path` ends with a zero, and outlives this.
     pub unsafe fn new(node: Option<&Node>, path: Place) -> Opening {
         let path = Path::here(path);
-        let nothing = Opening {
-            path,
-            noted: None,
-            former: None,
-        };
-        let table = Table::of_this_rank().filter(|_| node.is_some_and(|node| node.undo().is_some()));
         let is_others = OTHERS.iter().any(|start| path.bytes().starts_with(start));
-        let Some(table) = table.filter(|_| !is_others) else {
-            return nothing;
-        };
-        let deed = makes_of(path.hash(hash(b"opened", EMPTY)), path).deed;
-        let Some(known) = with_life(|life| begin(life, table, deed, || true)) else {
-            return nothing;
-        };
-        let former = (known.outcome == Some(Outcome::Done)).then(|| table.get(known.number));
-        Opening {
-            path,
-            noted: Some((table, known.number, deed, known.outcome)),
-            former: former.flatten().map(|(deed, _)| deed.path),
-        }
+        let is_noted = !is_others && node.is_some_and(|node| node.undo().is_some());
+        let noted = Table::of_this_rank().filter(|_| is_noted).and_then(|table| {
+            let deed = makes("opened", path).deed;
+            let known = with_life(|life| begin(life, table, deed, || true))?;
+            Some((table, known.number, deed, known.outcome))
+        });
+        Opening { path, noted }
+    }
+
+    /// Which file a former life opened. Only to be asked before [`Opening::has_opened`].
+    fn former(&self) -> Option<u32> {
+        let (table, number, _, outcome) = self.noted?;
+        let done = outcome.filter(|outcome| *outcome == Outcome::Done);
+        done.and_then(|_| table.get(number)).map(|(deed, _)| deed.path)
     }
 
     /// Opens the file. `open`: as the library opens it, with flags and mode.
@@ -57,7 +51,7 @@ impl Opening {
         if !returned_together() || flags & libc::O_EXCL != 0 || self.is_of_this_life() {
             return open(flags, mode);
         }
-        let former = self.former.filter(|_| IS_WOKEN.load(Ordering::Relaxed));
+        let former = self.former().filter(|_| IS_WOKEN.load(Ordering::Relaxed));
         match former.filter(|former| !self.leads_to(*former)) {
             Some(former) => {
                 let fd = open_held(former, flags);
@@ -101,7 +95,7 @@ impl Opening {
     fn leads_to(&self, former: u32) -> bool {
         // SAFETY: the caller's path, as `new` says.
         let there = which(self.path.at, unsafe { CStr::from_ptr(self.path.text) });
-        there.is_some_and(|there| there & !EMPTY_FILE == former & !EMPTY_FILE)
+        there.is_some_and(|there| is_same(there, former))
     }
 
     /// Nobody has the former file any more. If that was empty, another one can stand for it, with this flag: what has been
@@ -138,33 +132,28 @@ fn touched(fd: c_int) -> c_int {
 /// A digest of which regular file it is, and whether it is empty. `name`: from `directory`, or, if empty, that descriptor.
 fn which(directory: c_int, name: &CStr) -> Option<u32> {
     let known = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
-    // SAFETY: an all-zero statx is valid, and the kernel fills it.
-    let about = unsafe {
-        let mut about: libc::statx = zeroed();
-        let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
-        (libc::statx(directory, name.as_ptr(), flags, known, &mut about) == 0).then_some(about)?
-    };
-    if u32::from(about.stx_mode) & libc::S_IFMT != libc::S_IFREG {
-        return None;
-    }
-    let made = file_time(about.stx_btime);
-    let digest = hash(&made.to_le_bytes(), hash(&about.stx_ino.to_le_bytes(), EMPTY));
-    let digest = hash(
-        &libc::makedev(about.stx_dev_major, about.stx_dev_minor).to_le_bytes(),
-        digest,
-    );
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    // SAFETY: a path that ends with a zero.
+    let about = unsafe { about(directory, name.as_ptr(), flags, known) }.filter(is_regular)?;
+    let (made, (device, number)) = (file_time(about.stx_btime), inode(&about));
+    let digest = hash(&made.to_le_bytes(), hash(&number.to_le_bytes(), EMPTY));
+    let digest = hash(&device.to_le_bytes(), digest);
     let is_empty = if about.stx_size == 0 { EMPTY_FILE } else { 0 };
     Some((digest ^ (digest >> 32)) as u32 & !EMPTY_FILE | is_empty)
+}
+
+/// Whether two digests are of the same file.
+fn is_same(one: u32, other: u32) -> bool {
+    one & !EMPTY_FILE == other & !EMPTY_FILE
 }
 
 /// Opens the file of which this is the digest, if it has lost its name, and a process has it open. Otherwise -1.
 fn open_held(former: u32, flags: c_int) -> c_int {
     let mut fd = -1;
     resurgo_image::for_each_nameless(|path| {
-        let is_it = |path: &CStr| which(libc::AT_FDCWD, path).map(|it| it & !EMPTY_FILE) == Some(former & !EMPTY_FILE);
         if fd < 0
             && let Ok(path) = CString::new(path)
-            && is_it(&path)
+            && which(libc::AT_FDCWD, &path).is_some_and(|it| is_same(it, former))
         {
             let flags = flags & !(libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW);
             // SAFETY: a path that ends with a zero.

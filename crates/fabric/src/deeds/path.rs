@@ -1,6 +1,7 @@
 //! Paths that calls name, and what is there.
 
 use super::*;
+use crate::about::about;
 use crate::clock::{SECOND, file_time};
 
 /// FNV-1a.
@@ -70,15 +71,14 @@ impl Path {
     /// When what is there was made, and changed last, and when something about it (as its name) was: in nanoseconds since
     /// 1970.
     pub(super) fn times(&self) -> Option<(i128, i128, i128)> {
-        // SAFETY: an all-zero statx is valid, and the kernel fills it.
-        unsafe {
-            let mut about: libc::statx = zeroed();
-            let known = libc::STATX_MTIME | libc::STATX_CTIME | libc::STATX_BTIME;
-            let flags = libc::AT_SYMLINK_NOFOLLOW;
-            let is_known = libc::statx(self.at, self.text, flags, known, &mut about) == 0;
-            let times = [about.stx_btime, about.stx_mtime, about.stx_ctime].map(file_time);
-            is_known.then(|| times.into())
-        }
+        let facts = libc::STATX_MTIME | libc::STATX_CTIME | libc::STATX_BTIME;
+        // SAFETY: the caller's path, which ends with a zero.
+        let about = unsafe { about(self.at, self.text, libc::AT_SYMLINK_NOFOLLOW, facts) }?;
+        Some(
+            [about.stx_btime, about.stx_mtime, about.stx_ctime]
+                .map(file_time)
+                .into(),
+        )
     }
 
     /// Whether what is there, if anything is, is what former lives have left.

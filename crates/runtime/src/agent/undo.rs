@@ -400,6 +400,15 @@ mod tests {
             self.log.resize(undo::padded(self.log.len()), 0);
         }
 
+        fn cut(&mut self, image: u64, time: u64, to: u64) {
+            let length = self.file.metadata().unwrap().len();
+            let mut old = vec![0; (length - to) as usize];
+            self.file.read_exact_at(&mut old, to).unwrap();
+            let run = [&to.to_le_bytes(), &(old.len() as u64).to_le_bytes(), &old[..]].concat();
+            self.note(image, time, What::Changed(to, length, b""), &run);
+            self.file.set_len(to).unwrap();
+        }
+
         fn write(&mut self, image: u64, time: u64, at: u64, bytes: &[u8]) {
             let length = self.file.metadata().unwrap().len();
             let mut old = vec![0; bytes.len().min(length.saturating_sub(at) as usize)];
@@ -536,9 +545,7 @@ mod tests {
     fn a_file_that_was_cut_off_and_written_anew_is_the_old_one_again() {
         let (_directory, path, file) = file("cut", b"0123456789");
         let mut one = Writer::new(&file, &path);
-        let run = [&4u64.to_le_bytes(), &6u64.to_le_bytes(), &b"456789"[..]].concat();
-        one.note(3, 1, What::Changed(4, 10, b""), &run);
-        file.set_len(4).unwrap();
+        one.cut(3, 1, 4);
         one.write(3, 2, 4, b"new content that is longer");
         assert!(write_back(&[one.log], 3, true));
         assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
@@ -550,9 +557,7 @@ mod tests {
             let (_directory, path, file) = file("longer", b"0123456789");
             let mut one = Writer::new(&file, &path);
             one.write(3, 1, 10, b"abcd");
-            let run = [&4u64.to_le_bytes(), &10u64.to_le_bytes(), &b"456789abcd"[..]].concat();
-            one.note(3, 2, What::Changed(4, 14, b""), &run);
-            file.set_len(4).unwrap();
+            one.cut(3, 2, 4);
             one.write(3, 3, 4, b"another content");
             assert!(write_back(&[one.log], 3, are_all));
             assert_eq!(std::fs::read(&path).unwrap(), b"0123456789");
